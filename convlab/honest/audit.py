@@ -1,6 +1,6 @@
-"""A Python callable, audited: is it the work that it is timed for?
+"""Audits a Python callable: does it do the work for which it is timed?
 
-What that catches is in ``cheats.md``.
+``cheats.md``, next to this file, lists what the audit catches.
 """
 
 from __future__ import annotations
@@ -19,25 +19,31 @@ from ..core.kernel.function import Function
 from ..core.kernel.runnable import Launch, Runnable, explained
 from ..core.problem.problem import Problem
 from ..core.timing.observer import Caught
-from .replaced_tools import altered, require_own_tools, settings, stream
+from .replaced_tools import current_stream, read_settings, require_own_tools, restore_settings
 from .witness import SECRET, Witness
 
-_CALLS = 12  # of an audit, unless they take longer than
+# An audit has so many calls, unless they take longer than so many seconds.
+_CALLS = 12
 _AUDIT_SECONDS = 3.0
-_SLEEP_CYCLES = 2_000_000  # of a GPU's clock: about a millisecond
-_LIBRARY = ("conv", "mm", "matmul", "linear")  # in the names of torch's operations
+# Cycles of a GPU's clock: about a millisecond.
+_SLEEP_CYCLES = 2_000_000
+# Parts of the names of torch's operations that do most of a convolution's work.
+_LIBRARY_PARTS = ("conv", "mm", "matmul", "linear")
 _HALVES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 class CallableAudit:
-    """Remembers torch's settings at its start; `finish` looks at them, and calls the callable."""
+    """Stores torch's settings at its creation; `finish` compares them, and calls the callable."""
 
     def __init__(self, runnable: Runnable) -> None:
         self.runnable = runnable
-        self._settings = settings()
+        self._settings = read_settings()
 
     def finish(self, runnable: Runnable, problem: Problem, right: bool) -> Sequence[str]:
-        """Return what a reader should know of the callable, in its class. Raises Caught."""
+        """Return notes about the callable for a reader. Raises Caught.
+
+        A callable that is not `right` is not called again.
+        """
         self._require_own_state()
         if not right:
             return ()
@@ -46,24 +52,25 @@ class CallableAudit:
         return notes
 
     def _require_own_state(self) -> None:
-        """Raise Caught if tools were replaced, or torch's settings are not as they were."""
+        """Raise Caught if tools were replaced, or torch's settings were changed."""
         require_own_tools(self.runnable)
-        if changed := altered(self._settings):
-            text = "it left torch's settings changed, which are the other side's too: "
+        if changed := restore_settings(self._settings):
+            text = "it left torch's settings changed, which also apply to the other side: "
             raise Caught(self.runnable, text + ", ".join(changed))
 
 
 def _called_twelve_times(function: Function, problem: Problem) -> list[str]:
-    """Call a callable as the judge pleases, and return what a reader should know of it.
+    """Call a callable twelve times on changing data, and return notes about it for a reader.
 
-    x and w change under it before each call; y is looked at as soon as a call returns; the truth is
-    computed after the last one. A GPU's stream sleeps first: work on another is too early or late.
+    x and w change before each call. y is read as soon as a call returns, and the truth is computed
+    after the last call. On a GPU the stream sleeps before each call, so that work on another stream
+    is too early or too late.
     """
     launch = function.prepare(problem, *inputs(problem, SECRET.getrandbits(32), function.device))
     witness = Witness(launch, _CALLS)
-    seen = _Seen()
+    recorder = _OperationRecorder()
     rows = 0
-    threads = threading.enumerate()
+    threads_before = threading.enumerate()
     on_gpu = function.device.type == "cuda"
     end = time.monotonic() + _AUDIT_SECONDS
     with explained(function.name):
@@ -72,7 +79,7 @@ def _called_twelve_times(function: Function, problem: Problem) -> list[str]:
                 torch.cuda._sleep(_SLEEP_CYCLES)
             witness.before(rows)
             if rows == 1:
-                _watched(launch, seen)
+                _call_recorded(launch, recorder)
             else:
                 launch()
             witness.after(rows)
@@ -80,48 +87,51 @@ def _called_twelve_times(function: Function, problem: Problem) -> list[str]:
                 break
         for row in range(rows + 1):
             witness.finish(row)
-    notes = [f"{function.name} {text}" for text in seen.words(function.precision)]
-    left = [thread.name for thread in threading.enumerate() if thread not in threads]
-    if left:
-        notes.append(f"{function.name} left threads running: {', '.join(left)}")
+    notes = [f"{function.name} {text}" for text in recorder.describe(function.precision)]
+    new_threads = [t.name for t in threading.enumerate() if t not in threads_before]
+    if new_threads:
+        notes.append(f"{function.name} left threads running: {', '.join(new_threads)}")
     return notes
 
 
-def _watched(launch: Launch, seen: _Seen) -> None:
+def _call_recorded(launch: Launch, recorder: _OperationRecorder) -> None:
+    """Call a launch, and record its operations where that is possible."""
     try:
-        with seen:
+        with recorder:
             launch()
-    except LaunchError:  # what torch.compile made may not run under it
+    except LaunchError:
+        # The output of torch.compile may not run under a dispatch mode.
         launch()
 
 
-class _Seen(TorchDispatchMode):
-    """Notes the operations of torch that are called under it, their types, and the streams."""
+class _OperationRecorder(TorchDispatchMode):
+    """Records torch operations that are called, the dtypes of their results, and the streams."""
 
     def __init__(self) -> None:
         super().__init__()
         self._names: set[str] = set()
-        self._types: set[torch.dtype] = set()
-        self._streams = {stream()}
+        self._dtypes: set[torch.dtype] = set()
+        self._streams = {current_stream()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         self._names.add(func.overloadpacket.__name__)
-        self._streams.add(stream())
-        for each in found if isinstance(found, (tuple, list)) else [found]:
-            if isinstance(each, torch.Tensor):
-                self._types.add(each.dtype)
-        return found
+        self._streams.add(current_stream())
+        results = result if isinstance(result, (tuple, list)) else [result]
+        for value in results:
+            if isinstance(value, torch.Tensor):
+                self._dtypes.add(value.dtype)
+        return result
 
-    def words(self, precision: str) -> list[str]:
-        """Say what is worth knowing."""
-        said = []
-        library = sorted(name for name in self._names if any(part in name for part in _LIBRARY))
+    def describe(self, precision: str) -> list[str]:
+        """Return notes about the operations, for a callable of a precision class."""
+        notes = []
+        library = sorted(n for n in self._names if any(part in n for part in _LIBRARY_PARTS))
         if library:
-            said.append(f"calls a library: torch's own {', '.join(library)}")
-        halves = [str(kind) for kind in _HALVES if kind in self._types]
+            notes.append(f"calls a library: torch's own {', '.join(library)}")
+        halves = [str(dtype) for dtype in _HALVES if dtype in self._dtypes]
         if halves and precision == "fp32":
-            said.append(f"works in {', '.join(halves)}, and is judged as {precision}")
+            notes.append(f"computes in {', '.join(halves)}, and is judged as {precision}")
         if len(self._streams) > 1:
-            said.append("works on other streams than the one that is timed")
-        return said
+            notes.append("uses other streams than the one that is timed")
+        return notes

@@ -1,8 +1,7 @@
-"""The clock, the events, the comparisons: still the ones that were there when convlab was imported?
+"""Detects replaced tools: the clock, the events and the comparisons that a verdict depends on.
 
-A callable is Python in this very process, and may put another `torch.cuda.synchronize` in place of
-torch's. What a verdict leans on is remembered here at import, looked at again after each run, and
-put back.
+A callable is Python in this process, and can replace `torch.cuda.synchronize` by its own function.
+So the original objects are stored at import. They are compared after each run, and put back.
 """
 
 import contextlib
@@ -38,40 +37,44 @@ _WATCHED = {
 _OURS = (examine, reference, output, output.OutputComparison, reference.Reference, ratio)
 
 
-def _found() -> dict[str, tuple[Any, str, Any]]:
-    """Each thing watched, by its name: where it hangs, under which name, what it is."""
-    places = [(name, pkgutil.resolve_name(name), names.split()) for name, names in _WATCHED.items()]
-    for ours in _OURS:
-        names = [n for n, value in vars(ours).items() if callable(value) or type(value) is property]
-        inside = f"{ours.__module__}." if isinstance(ours, type) else ""
-        places.append((f"{inside}{ours.__name__}", ours, names))
+def _originals() -> dict[str, tuple[Any, str, Any]]:
+    """Return each watched object, by its full name: its holder, its name there, and the object."""
+    holders = [
+        (name, pkgutil.resolve_name(name), names.split()) for name, names in _WATCHED.items()
+    ]
+    for holder in _OURS:
+        attributes = vars(holder).items()
+        names = [n for n, value in attributes if callable(value) or type(value) is property]
+        module = f"{holder.__module__}." if isinstance(holder, type) else ""
+        holders.append((f"{module}{holder.__name__}", holder, names))
     return {
-        f"{where}.{name}": (holder, name, getattr(holder, name))
-        for where, holder, names in places
+        f"{path}.{name}": (holder, name, getattr(holder, name))
+        for path, holder, names in holders
         for name in names
         if hasattr(holder, name)
     }
 
 
-def _strange(value: Any) -> bool:
-    """Whether a function's code is from elsewhere than Python's library, torch and convlab."""
+def _is_foreign(value: Any) -> bool:
+    """Return whether a function's code is not from Python's library, torch or convlab."""
     code = getattr(value, "__code__", None)
-    homes = (sysconfig.get_path("stdlib"), *torch.__path__, str(Path(__file__).parents[1]))
-    return code is not None and not code.co_filename.startswith((*homes, "<frozen"))
+    folders = (sysconfig.get_path("stdlib"), *torch.__path__, str(Path(__file__).parents[1]))
+    return code is not None and not code.co_filename.startswith((*folders, "<frozen"))
 
 
-_THEN = _found()
-BEFORE = [name for name, (*_, value) in _THEN.items() if _strange(value)]  # the import, replaced
+_ORIGINALS = _originals()
+# The names of tools that had been replaced before convlab was imported.
+REPLACED_BEFORE = [name for name, (*_, value) in _ORIGINALS.items() if _is_foreign(value)]
 
 
-def replaced() -> list[str]:
-    """Return the names of what was replaced since the import; each is put back."""
-    found = []
-    for name, (holder, attribute, value) in _THEN.items():
+def restore_replaced() -> list[str]:
+    """Put back the tools that were replaced since the import; return their names."""
+    names = []
+    for name, (holder, attribute, value) in _ORIGINALS.items():
         if getattr(holder, attribute, None) is not value:
-            found.append(name)
+            names.append(name)
             setattr(holder, attribute, value)
-    return found
+    return names
 
 
 def put_back() -> list[str]:
@@ -79,44 +82,50 @@ def put_back() -> list[str]:
 
     Raises ConvlabError if they had been replaced before convlab was imported.
     """
-    if BEFORE:
+    if REPLACED_BEFORE:
+        tools = ", ".join(REPLACED_BEFORE)
         raise ConvlabError(
-            f"{', '.join(BEFORE)} had been replaced before convlab was imported, and no time or "
-            "comparison can be trusted: start Python anew"
+            f"{tools} had been replaced before convlab was imported, and no time or comparison can "
+            "be trusted: restart Python"
         )
-    return replaced()
+    return restore_replaced()
 
 
 def require_own_tools(runnable: Runnable) -> None:
     """Raise Caught if the measuring tools were replaced while a runnable ran."""
-    if names := replaced():
-        named = ", ".join(names)
-        raise Caught(runnable, f"while it ran {named} was replaced: the judge's own tools")
+    if names := restore_replaced():
+        tools = ", ".join(names)
+        raise Caught(runnable, f"while it ran, it replaced {tools}, which convlab measures with")
 
 
-# ---- torch's state, for all of a process: it changes what the other side computes, or how fast ---
+# ---- torch's settings: they apply to the whole process, and so to the other side too ------
 
 
-def stream() -> int:
-    """The current stream of the current GPU; 0 is the default one."""
+def current_stream() -> int:
+    """Return the current stream of the current GPU; 0 is the default one."""
     on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
     return torch.cuda.current_stream().cuda_stream if on_gpu else 0
 
 
-def _default_stream(_: int) -> None:
+def _set_default_stream(_: int) -> None:
     torch.cuda.set_stream(torch.cuda.default_stream())
 
 
-def _attribute(holder: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    def read() -> Any:
-        with contextlib.suppress(RuntimeError):  # torch refuses, where old and new do not agree
-            return getattr(holder, name)
+def _read(holder: Any, name: str) -> Any:
+    """Return a setting; None where torch refuses because the old and the new one contradict."""
+    with contextlib.suppress(RuntimeError):
+        return getattr(holder, name)
+    return None
 
-    return read, functools.partial(setattr, holder, name)
+
+def _attribute(holder: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    """Return the functions that read and that set an attribute."""
+    return functools.partial(_read, holder, name), functools.partial(setattr, holder, name)
 
 
 _backends = torch.backends
-# What reads each, and what sets it; `allow_tf32`, the older, sets `fp32_precision`, too.
+# The functions that read and that set each setting. `allow_tf32`, the older one, also sets
+# `fp32_precision`.
 _SETTINGS = {
     "allow_tf32 of cuBLAS": _attribute(_backends.cuda.matmul, "allow_tf32"),
     "allow_tf32 of cuDNN": _attribute(_backends.cudnn, "allow_tf32"),
@@ -132,19 +141,22 @@ _SETTINGS = {
         torch.use_deterministic_algorithms,
     ),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),
-    "the current stream": (stream, _default_stream),
+    "the current stream": (current_stream, _set_default_stream),
 }
 
 
-def settings() -> dict[str, Any]:
-    """Return torch's settings as they are."""
+def read_settings() -> dict[str, Any]:
+    """Return torch's present settings."""
     return {name: read() for name, (read, _) in _SETTINGS.items()}
 
 
-def altered(before: dict[str, Any]) -> list[str]:
-    """Return the names of the settings that are not as they were; those are put back."""
-    changed = [name for name, value in settings().items() if value != before[name]]
-    for name, (read, write) in _SETTINGS.items() if changed else ():
+def restore_settings(before: dict[str, Any]) -> list[str]:
+    """Put back the settings that were changed; return their names."""
+    changed = [name for name, value in read_settings().items() if value != before[name]]
+    if not changed:
+        return []
+    # Setting one may change another, so each is read again.
+    for name, (read, write) in _SETTINGS.items():
         if before[name] is not None and read() != before[name]:
             write(before[name])
     return changed

@@ -1,11 +1,11 @@
-"""Whether what was timed computed y, on data that it had not met before.
+"""Checks that a timed launch computed y, on data that it had not seen before.
 
-Before each launch that is timed some elements of x are overwritten, and of w too unless the filter
-was laid out before; after it, some outputs that depend on them are copied. Neither is part of the
-time. Later some of the copies are compared with the float64 truth, which nobody has computed until
-then. All of x is drawn anew now and then. Places and values come from the system's randomness, not
-from a seed: nothing that is remembered by address, by name or by a hash of the data is right then.
-``cheats.md`` says what that and `audit` are for.
+Before each timed launch some elements of x are overwritten, and some of w unless the filter was
+laid out before. After it, some outputs that depend on them are copied. Neither is timed. Later some
+of the copies are compared with the float64 truth, which is not computed before then. All of x is
+drawn again now and then. Positions and values come from the system's randomness, not from a seed.
+So a result that is remembered by address, by name or by a hash of the data is wrong. ``cheats.md``
+lists what this and the audit catch.
 """
 
 from __future__ import annotations
@@ -23,18 +23,23 @@ from ..core.problem.problem import Problem
 from ..core.timing.observer import Caught
 from .replaced_tools import require_own_tools
 
-_OUTPUTS = 128  # that are looked at
-_TRIES = 16  # at an element of x that an output depends on, beside the padding
-_MANY = 16  # elements changed: so many that of each row half of them may stay
+# Outputs that are compared.
+_OUTPUTS = 128
+# Draws of an element in an output's window, until one is not padding.
+_TRIES = 16
+# With so many changed elements or more, half of them may keep their values from row to row.
+_MANY = 16
+# Randomness that no seed gives.
 SECRET = random.SystemRandom()
 
 
 class Witness:
     """Changes a launch's inputs, keeps some of its outputs, and judges them, row by row.
 
-    A row is one set of values: `before(row)` before a launch, `after(row)` after it, both in order
-    on the current stream and fit for a CUDA graph; `finish(row)` once that is done, unless the
-    launch is `trusted`. `renew` draws new values for all rows, and x as a whole.
+    A row is one set of values. `before(row)` comes before a launch and `after(row)` after it; both
+    run in order on the current stream, and can be captured in a CUDA graph. `finish(row)` comes
+    when these are done; it does nothing if the launch is `trusted`. `renew` draws new values for
+    all rows, and all of x.
     """
 
     def __init__(self, launch: Launch, rows: int, trusted: bool = False) -> None:
@@ -43,32 +48,35 @@ class Witness:
         self.trusted = trusted
         problem = launch.problem
         x = launch.inputs[0]
-        where, of_x, of_w = _places(problem, np.random.default_rng(SECRET.getrandbits(64)))
+        where, x_index, w_index = _draw_positions(
+            problem, np.random.default_rng(SECRET.getrandbits(64))
+        )
         self._generator = torch.Generator(x.device).manual_seed(SECRET.getrandbits(62))
         self._where = torch.from_numpy(where).to(x.device)
         flat = np.ravel_multi_index(tuple(where.T), problem.y_shape)
         self._flat = torch.from_numpy(flat).to(x.device)
         root = math.sqrt(problem.gemm_k)
-        # large enough in x that each output changes by far more than its class allows
-        scales = [(0, of_x, max(1.0, root / 4))]
-        scales += [] if launch.plan is not None else [(1, of_w, 1 / root)]
+        # The change in x is so large that each output changes by far more than its class allows.
+        changes = [(x, x_index, max(1.0, root / 4))]
+        if launch.plan is None:
+            changes.append((launch.inputs[1], w_index, 1 / root))
         self._changed = []
-        for which, places, scale in scales:
-            tensor = launch.inputs[which]
-            index = torch.from_numpy(places).to(x.device)
-            values = tensor.new_empty(rows, len(places))
+        for tensor, positions, scale in changes:
+            index = torch.from_numpy(positions).to(x.device)
+            values = tensor.new_empty(rows, len(positions))
             self._changed.append((tensor, index, values, scale))
         self._filter = [(w, index, w.take(index)) for w, index, *_ in self._changed[1:]]
         self._kept = x.new_empty(rows, len(flat), dtype=launch.runnable.format.y.torch_dtype)
         self.renew()
 
     def renew(self, again: int = 0) -> None:
-        """Draw the rows' values anew, and x as a whole unless again; forget what was kept."""
+        """Draw new values for all rows, and all of x unless `again`; forget the kept outputs."""
         if not again:
             self._changed[0][0].normal_(generator=self._generator)
         for _, _, values, scale in self._changed:
             values.normal_(generator=self._generator).mul_(scale)
-            if values.shape[1] >= _MANY:  # else what remembers by a few elements may know each row
+            # A cheat that identifies the data by a few elements may find the values of row 0 there.
+            if values.shape[1] >= _MANY:
                 chance = torch.rand(values.shape, generator=self._generator, device=values.device)
                 values.copy_(torch.where(chance < 0.5, values[0], values))
         self._kept.fill_(math.nan)
@@ -79,7 +87,7 @@ class Witness:
             tensor.put_(index, values[row])
 
     def after(self, row: int) -> None:
-        """Copy some of the outputs; put w back, which another side may have laid out before."""
+        """Copy some of the outputs; put w back, which the other side may have laid out already."""
         torch.take(self.launch.y, self._flat, out=self._kept[row])
         self._put_back()
 
@@ -88,43 +96,50 @@ class Witness:
             w.put_(index, values)
 
     def finish(self, row: int) -> None:
-        """Raise Caught unless what was kept of a row is right, to the runnable's class."""
+        """Raise Caught unless the kept outputs of a row are correct in the runnable's class."""
         problem = self.launch.problem
         runnable = self.launch.runnable
         if self.trusted:
             return
         require_own_tools(runnable)
         self.before(row)
-        right = reference.truth(problem, *self.launch.inputs, where=self._where)
+        truth = reference.truth(problem, *self.launch.inputs, where=self._where)
         self._put_back()
         outputs = math.prod(problem.y_shape)
         bound = reference.tolerance(runnable.precision, problem.gemm_k, outputs)
-        errors = (self._kept[row].double() - right).abs()
-        limits = ELEMENTWISE * bound * (right.square().mean().sqrt() + right.abs())
+        errors = (self._kept[row].double() - truth).abs()
+        limits = ELEMENTWISE * bound * (truth.square().mean().sqrt() + truth.abs())
+        # A comparison with NaN is false: NaN is wrong.
         wrong = ~(errors <= limits)
         if count := int(wrong.sum()):
-            at = int(wrong.int().argmax())
-            place = ", ".join(map(str, self._where[at].tolist()))
+            first = int(wrong.int().argmax())
+            position = ", ".join(map(str, self._where[first].tolist()))
             raise Caught(
                 runnable,
-                f"{count} of {len(right)} outputs of a timed launch are not those of its data, "
-                f"e.g. ({place}): got {float(self._kept[row][at]):.7g}, expected "
-                f"{float(right[at]):.7g}. The check before was passed on other data: what it "
-                "returns is remembered, left out, late, or of less precision",
+                f"{count} of {len(truth)} outputs of a timed launch are wrong for its data, "
+                f"e.g. ({position}): got {float(self._kept[row][first]):.7g}, expected "
+                f"{float(truth[first]):.7g}. The check before passed on other data: the result is "
+                "remembered, skipped, late, or less precise",
             )
 
     def finish_any(self, rows: int) -> None:
-        """Judge one of so many rows that nobody can guess."""
+        """Judge one of the first `rows` rows, chosen at random."""
         self.finish(draw(rows))
 
 
 def draw(count: int) -> int:
-    """Return a number below another that nobody can guess."""
+    """Return a random number below another; no seed gives it."""
     return SECRET.randrange(count)
 
 
-def _places(problem: Problem, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Draw outputs (n, k, p, q), and elements of x and w, flat, that each of them depends on."""
+def _draw_positions(
+    problem: Problem, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw outputs, and for each of them an element of x and one of w that it depends on.
+
+    Returns the outputs' (n, k, p, q), and flat indices in x and w without duplicates. An output
+    whose draws are all padding has no element.
+    """
     count = min(_OUTPUTS, math.prod(problem.y_shape))
     n, k, p, q = (rng.integers(max(size, 1), size=(count, 1)) for size in problem.y_shape)
     per_group = problem.C // problem.groups
@@ -135,11 +150,12 @@ def _places(problem: Problem, rng: np.random.Generator) -> tuple[np.ndarray, ...
     w = q * problem.stride[1] - problem.padding[1] + s * problem.dilation[1]
     inside = (h >= 0) & (h < problem.H) & (w >= 0) & (w < problem.W)
     channel = k // (problem.K // problem.groups) * per_group + c
-    of_x = ((n * problem.C + channel) * problem.H + h) * problem.W + w
-    of_w = ((k * per_group + c) * problem.R + r) * problem.S + s
-    # none: it sees nothing but padding
-    first = inside.argmax(1)
-    some = inside.any(1)
-    rows = np.arange(count)[some]
-    one = (np.unique(index[rows, first[some]]) for index in (of_x, of_w))
-    return np.concatenate([n, k, p, q], 1), *one
+    x_index = ((n * problem.C + channel) * problem.H + h) * problem.W + w
+    w_index = ((k * per_group + c) * problem.R + r) * problem.S + s
+    first_inside = inside.argmax(1)
+    rows = np.flatnonzero(inside.any(1))
+    return (
+        np.concatenate([n, k, p, q], 1),
+        np.unique(x_index[rows, first_inside[rows]]),
+        np.unique(w_index[rows, first_inside[rows]]),
+    )

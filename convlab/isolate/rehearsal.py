@@ -1,7 +1,8 @@
-"""Run a kernel that is not known to be good in the worker process first, on other data.
+"""Rehearses a kernel: runs it in the worker process first, on other data, unless it is known as
+good.
 
-What a kernel breaks there is an exception here, and this process keeps its GPU. A build is good once
-it has passed the whole default check; the mark lies beside it in the cache.
+A crash there becomes an exception here, and this process keeps its GPU. A build is good once it has
+passed the whole default check; the cache has a mark next to it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from ..core.kernel.runnable import Runnable
 from ..core.problem.problem import Problem
 from .worker import call
 
-_GOOD = "good"  # the mark's file name
-# What ran to its end in the worker: (library, problem, workspace limit, alignments). A library that
-# was only loaded there stands alone.
+# The file name of the mark.
+_GOOD = "good"
+# Successful rehearsals: (library, problem, workspace limit, alignments), or (library,) where it was
+# only loaded.
 _rehearsed: set[tuple[object, ...]] = set()
 
 
@@ -80,7 +82,7 @@ def rehearse_run(kernel: Runnable, problem: Problem, *tensors: Tensor | None) ->
 
 
 def _is_due(kernel: Runnable, trial: tuple[object, ...]) -> bool:
-    """Return whether a rehearsal is wanted and possible, and was not made yet."""
+    """Return whether a rehearsal is needed and possible."""
     if kernel.counts or not kernel.isolate or trial in _rehearsed:
         return False
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
@@ -89,7 +91,7 @@ def _is_due(kernel: Runnable, trial: tuple[object, ...]) -> bool:
 
 
 def run_once(kernel: Runnable, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:
-    """Run a kernel on normal data that misses aligned addresses by so many bytes; wait for it."""
+    """Run a kernel on normal data, `offsets` bytes past aligned addresses, and wait for it."""
     inputs = data.inputs(problem, 0, kernel.device, format=kernel.format)
     kernel.prepare(problem, *map(_shifted, inputs, offsets))()
     if kernel.engine == "cuda":
@@ -97,6 +99,7 @@ def run_once(kernel: Runnable, problem: Problem, offsets: tuple[int, ...] = (0, 
 
 
 def _shifted(tensor: Tensor | None, offset: int) -> Tensor | None:
+    """Return a copy of a tensor that starts `offset` bytes past an aligned address."""
     if tensor is None or not offset:
         return tensor
     start = offset // tensor.element_size()

@@ -1,4 +1,4 @@
-"""The worker process as the core asks for it: the seam `Runner`."""
+"""Provides the worker process to the core: the seam `Runner`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,8 @@ class WorkerRunner:
     name = "worker process"
 
     def accepts(self, *values: object) -> bool:
-        """Return whether these values can be sent there: they pickle, and not from __main__."""
-        return worker.can_cross(*values)
+        """Return whether these values can be sent: they pickle, and are not from ``__main__``."""
+        return worker.can_send(*values)
 
     def call(
         self, function: Callable[..., Any], /, *args: Any, time_limit: float | None, **kwargs: Any

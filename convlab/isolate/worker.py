@@ -1,10 +1,11 @@
-"""Runs what may crash or hang in a process of its own, one for each GPU, kept between calls.
+"""Runs functions that may crash or hang in a worker process, one for each GPU, kept between calls.
 
->>> worker.call(function, kernel, problem, seed)      # function(kernel, problem, seed), over there
+>>> worker.call(function, kernel, problem, seed)      # function(kernel, problem, seed), in the
+worker
 
-What a kernel does to that process becomes a `LaunchError` here; the next call finds a fresh one.
-Specifications, seeds and reports cross, pickled. `rehearsal.py` says which kernels run there before
-they run here.
+A crash of that process becomes a `LaunchError` here, and the next call starts a fresh one.
+Specifications, seeds and reports are sent, pickled. `rehearsal.py` decides which kernels run there
+before they run here.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from ..core.errors import ConvlabError
 from ..core.kernel.runnable import Runnable
 from ..core.kernel.runner import TIME_LIMIT
 from ..core.machine import child, interrupt
-from . import faults
+from . import cuda_faults
 from .worker_process import SERVING, dumps
 
 _SCRIPT = Path(__file__).with_name("worker_process.py")
-_workers: dict[int, child.Child] = {}  # by GPU
+# The worker of each GPU, by its number.
+_workers: dict[int, child.Child] = {}
 
 
 def call(
@@ -38,43 +40,50 @@ def call(
 ) -> Any:
     """Return ``function(*args, **kwargs)``, computed in the worker of the current GPU.
 
-    What it prints appears here, and so does what it raises. Kernels among the arguments are built
-    here first, so that compiling does not count as running. Where it crashed, hung, lost the GPU or
-    ran out of memory that is a LaunchError, with its `kind`; PicklingError where an argument cannot
-    cross (see `can_cross`). Within the worker itself it is a plain call.
+    Its output appears here, and its exceptions are raised here. Kernels among the arguments are
+    built here first, so that the time limit does not include compiling. In the worker itself this
+    is a plain call.
+
+    Raises
+    ------
+    LaunchError
+        If it crashed, hung, lost the GPU or ran out of memory; the error has a `kind`.
+    PicklingError
+        If an argument cannot be sent (see `can_send`).
     """
     if SERVING in os.environ:
         return function(*args, **kwargs)
     values = [*args, *kwargs.values()]
-    for kernel in (value for value in values if isinstance(value, Runnable)):
-        kernel.build()
+    for value in values:
+        if isinstance(value, Runnable):
+            value.build()
     payload = dumps((function, args, kwargs))
-    ours = {key: value for key, value in os.environ.items() if key.startswith("CONVLAB_")}
-    request = pickle.dumps(([*map(os.path.abspath, sys.path)], ours, payload))
+    variables = {key: value for key, value in os.environ.items() if key.startswith("CONVLAB_")}
+    request = pickle.dumps(([*map(os.path.abspath, sys.path)], variables, payload))
     worker = _worker(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
     with interrupt.held(), worker.lock:
         try:
             returned, value, lost = pickle.loads(worker.ask(request, time_limit))
-            fault = None if returned else faults.classify(value)
+            fault = None if returned else cuda_faults.classify(value)
         except Exception as error:
             returned = False
             lost = True
-            fault = _silence(error)
+            fault = _classify_missing_reply(error)
         printed = worker.printed
         if lost:
             worker.stop()
     if returned:
         return value
     if fault is not None:
-        raise faults.error(*fault, function, values, printed) from None
+        raise cuda_faults.make_error(*fault, function, values, printed) from None
     if isinstance(value, ConvlabError):
-        getattr(value, "__notes__", []).clear()  # its text says all
+        # Its text is enough: drop the traceback of the worker.
+        getattr(value, "__notes__", []).clear()
     raise value
 
 
-def _silence(error: Exception) -> tuple[str, str]:
-    """The kind of fault for which the worker's answer is missing, and what was seen of it."""
-    text = f"its answer cannot be read: {type(error).__name__}: {error}"
+def _classify_missing_reply(error: Exception) -> tuple[str, str]:
+    """Return the kind of fault, and its text, when the worker's reply is missing or unreadable."""
     if isinstance(error, child.Died):
         if error.begun:
             return "host crash", str(error)
@@ -85,14 +94,17 @@ def _silence(error: Exception) -> tuple[str, str]:
         text = f"it did not begin within {error.seconds:g} s"
     elif isinstance(error, OSError):
         text = f"it did not start: {error}"
+    else:
+        text = f"its answer cannot be read: {type(error).__name__}: {error}"
     return "invalid worker state", text
 
 
-def can_cross(*values: object) -> bool:
-    """Whether values can be arguments of `call`: they pickle, and are not of ``__main__``."""
+def can_send(*values: object) -> bool:
+    """Return whether `call` can send values: they pickle, and are not from ``__main__``."""
+    # Each type may raise another exception when it is pickled.
     try:
         dumps(values)
-    except Exception:  # what pickling raises is up to each type
+    except Exception:
         return False
     return True
 
@@ -105,7 +117,8 @@ def stop() -> None:
 
 
 def _worker(device: int) -> child.Child:
+    """Return the worker of a GPU."""
     if device not in _workers:
-        there = str(device if torch.cuda.is_available() else -1)
-        _workers.setdefault(device, child.Child(_SCRIPT, there, options=["-P"]))
+        number = str(device if torch.cuda.is_available() else -1)
+        _workers.setdefault(device, child.Child(_SCRIPT, number, options=["-P"]))
     return _workers[device]

@@ -1,9 +1,10 @@
-"""The process that untrusted kernels run in: what `machine.child` starts for `worker`.
+"""Runs untrusted kernels: the process that `machine.child` starts for `worker`.
 
-It imports nothing of convlab's, nor torch, but what the first request names, so that it starts in
-a blink where there is no GPU. A request is a pickled ``(sys.path, variables, payload)``, the payload
-a pickled ``(function, args, kwargs)``; it has begun once what it names is imported. The reply is
-``(returned, value or exception, lost)``; `lost`: the GPU is, to this process, which ends itself.
+It imports nothing of convlab, and no torch, except what the first request names: so it starts
+quickly where there is no GPU. A request is a pickled ``(sys.path, variables, payload)``, and the
+payload a pickled ``(function, args, kwargs)``. A request has begun when what it names is imported.
+The reply is ``(returned, value or exception, lost)``. `lost` means that this process has lost the
+GPU, and ends.
 """
 
 import contextlib
@@ -15,15 +16,17 @@ import pickle
 import sys
 import traceback
 
-SERVING = "CONVLAB_IN_WORKER"  # set in this process's environment
-_KEPT_BYTES = 256 << 20  # of GPU memory that torch may hold on to between two requests
+# An environment variable that is set in this process.
+SERVING = "CONVLAB_IN_WORKER"
+# GPU memory that torch may keep between two requests.
+_KEPT_BYTES = 256 << 20
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses, with PicklingError, what the other process cannot find."""
+    """Raises PicklingError for objects that the other process cannot find."""
 
     def reducer_override(self, value: object) -> object:
-        """Look at each object that pickle has no built-in way for."""
+        """Check each object that pickle has no built-in method for."""
         if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
             raise pickle.PicklingError(
                 f"{value.__qualname__} is defined in __main__ (a notebook or a script), where the "
@@ -33,7 +36,7 @@ class _Pickler(pickle.Pickler):
 
 
 def dumps(value: object) -> bytes:
-    """Pickle a value as it crosses."""
+    """Return a value, pickled to be sent."""
     out = io.BytesIO()
     _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(value)
     return out.getvalue()
@@ -48,7 +51,7 @@ def _enter(path: list[str], variables: dict[str, str]) -> None:
 
 
 def _open_gpu(index: int) -> None:
-    """Make the CUDA context, so that no time limit has to allow for it."""
+    """Create the CUDA context before a time limit begins."""
     import torch
 
     if torch.cuda.is_available():
@@ -57,39 +60,42 @@ def _open_gpu(index: int) -> None:
 
 
 def _torch_on_gpu():
-    """The module torch where it has used the GPU in this process, else None."""
+    """Return the module torch if it has used the GPU in this process, else None."""
     torch = sys.modules.get("torch")
     in_use = torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized()
     return torch if in_use else None
 
 
 def _gpu_is_lost() -> bool:
-    """Whether the GPU no longer works here; takes an error that does not last off the context."""
+    """Return whether the GPU no longer works here; clear an error that does not last."""
     torch = _torch_on_gpu()
-    for _ in range(2):  # the first try may meet the error that is already known
+    # The first try may raise the error that is known already.
+    for _ in range(2):
         with contextlib.suppress(Exception):
             return torch is not None and torch.ones(1, device="cuda").item() != 1
     return True
 
 
 def _answer(payload: bytes, server) -> bytes:
-    """Do what a request asks for, and return the reply."""
+    """Call the function of a request, and return the reply."""
     function, args, kwargs = pickle.loads(payload)
     server.begun()
     value = function(*args, **kwargs)
     if (torch := _torch_on_gpu()) is not None:
-        torch.cuda.synchronize()  # flushes device printf, and brings out late errors
+        # Flush the output of device printf, and raise late errors.
+        torch.cuda.synchronize()
     return dumps((True, value, False))
 
 
 def _refusal(error: Exception, lost: bool) -> bytes:
-    """The reply that carries an exception: its type and text, and a note of where it was raised."""
+    """Return the reply for an exception, with a note that has its traceback."""
     where = "In the worker process:\n" + "".join(traceback.format_exception(error)).rstrip()
     try:
         error.add_note(where)
         reply = dumps((False, error, lost))
         pickle.loads(reply)
-    except Exception:  # an exception that does not survive pickling
+    except Exception:
+        # The exception cannot be pickled, or not unpickled.
         plain = RuntimeError(f"{type(error).__qualname__}: {error}")
         plain.add_note(where)
         reply = dumps((False, plain, lost))
@@ -97,8 +103,9 @@ def _refusal(error: Exception, lost: bool) -> bytes:
 
 
 def _tidy(failed: bool) -> None:
-    """Give back the GPU memory that nothing uses any more: the parent may want it."""
-    if (torch := _torch_on_gpu()) is None:
+    """Free the GPU memory that nothing uses any more: the parent may need it."""
+    torch = _torch_on_gpu()
+    if torch is None:
         return
     if failed or torch.cuda.memory_reserved() > _KEPT_BYTES:
         if failed or torch.cuda.memory_allocated() > _KEPT_BYTES:
@@ -107,7 +114,7 @@ def _tidy(failed: bool) -> None:
 
 
 def serve(server, device: str) -> None:
-    """Serve requests for a GPU, by its number; negative: there is none."""
+    """Serve requests for a GPU, by its number; a negative number means no GPU."""
     opened = int(device) < 0
     lost = False
     while not lost:
@@ -127,6 +134,7 @@ def serve(server, device: str) -> None:
             _tidy(failed)
         sys.stdout.flush()
         sys.stderr.flush()
-        ctypes.CDLL(None).fflush(None)  # what kernels print goes through C's buffers
+        # The output of kernels goes through C's buffers.
+        ctypes.CDLL(None).fflush(None)
         server.reply(reply)
     os._exit(0)

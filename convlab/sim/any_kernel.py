@@ -1,4 +1,4 @@
-"""Launches any ``__global__`` function on the simulator, not one of a convolution."""
+"""Launches any ``__global__`` function on the simulator; it need not be a convolution."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 
 from ..core.builds.source import Source
 from ..core.errors import ProblemError
-from .findings import Array
+from .arrays import Array
 from .library import build
 from .simulation import Arena, simulate
 from .trace import Trace
@@ -31,19 +31,19 @@ def run(
     ----------
     source : the text, or the path of a file.
     entry : the kernel's name; of a template with its arguments: ``"scan<float>"``.
-    args : a value for each parameter: numpy arrays and torch tensors (on the CPU) for pointers,
-        which hold afterwards what the kernel left in them; None for a null pointer; numbers.
+    args : a value for each parameter. Pass numpy arrays or torch tensors (on the CPU) for pointers:
+        afterwards they hold what the kernel wrote. Pass None for a null pointer, or numbers.
     grid, block : one to three numbers.
     shared : bytes of dynamic shared memory.
-    options : trace, schedule, time_limit, as for `convlab.sim.simulate`.
+    options : trace, schedule and time_limit, as for `simulation.simulate`.
 
     Raises
     ------
     BuildError
         If the text does not compile.
     LaunchError
-        If the kernel does something that a GPU would not forgive: see its ``findings``. The arrays
-        are then as they were.
+        If the simulator finds an error in the kernel: see the exception's ``findings``. The arrays
+        are then unchanged.
     ProblemError
         If an argument is neither array nor number.
     """
@@ -53,46 +53,62 @@ def run(
         f'\n#line 1 "sim_entry"\nextern "C" const char* sim_entry(const sim::Argument* a, '
         f'const unsigned* shape) {{ return sim::call({entry}, "{entry}", a, shape); }}\n'
     )
-    whole = Source(text + wrapper, path.stem if path else re.sub(r"\W.*", "", entry), path)
-    built = build(whole, trace=options.get("trace", True), entry="sim_entry")
-    given: list[object] = []
-    arrays: dict[str, torch.Tensor] = {}
-    known: dict[int, str] = {}  # by what was given: twice the same is one buffer
-    for label, value in zip(_parameters(text, entry, len(args)), args, strict=True):
-        if isinstance(value, (np.ndarray, torch.Tensor)):
-            if id(value) not in known:
-                known[id(value)] = label
-                arrays[label] = torch.as_tensor(value)
-            given.append(known[id(value)])
-        elif isinstance(value, (float, np.floating)):
-            given.append(float(value))
-        elif value is None or isinstance(value, (int, np.integer)):
-            given.append(None if value is None else int(value))
-        else:
-            raise ProblemError(
-                f"{label} is a {type(value).__name__}: give numpy arrays, torch tensors, None or "
-                "numbers"
-            )
-    arena = Arena({key: a.numel() * a.element_size() for key, a in arrays.items()})
-    for key, tensor in arrays.items():
+    name = path.stem if path else re.sub(r"\W.*", "", entry)
+    built = build(
+        Source(text + wrapper, name, path), trace=options.get("trace", True), entry="sim_entry"
+    )
+    arguments, tensors = _arguments(_parameters(text, entry, len(args)), args)
+    arena = Arena({key: a.numel() * a.element_size() for key, a in tensors.items()})
+    for key, tensor in tensors.items():
         arena.arrays[key] = Array(tuple(tensor.shape), tensor.element_size())
         arena.tensors[key].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
-    done = simulate(
+    result = simulate(
         built.library,
         None,
         arena,
         label=entry,
         source=path or text,
-        arguments=given,
+        arguments=arguments,
         shape=[*_three(grid, "grid"), *_three(block, "block"), int(shared)],
         **options,
     )
-    for key, tensor in arrays.items():
+    for key, tensor in tensors.items():
         tensor.copy_(arena.tensors[key].view(tensor.dtype).view(tensor.shape))
-    return done
+    return result
+
+
+def _arguments(
+    labels: Sequence[str], values: Sequence[object]
+) -> tuple[list[object], dict[str, torch.Tensor]]:
+    """Return the arguments as a request has them, and the tensors by name.
+
+    A tensor's argument is its name: the label of the first parameter that got the same object.
+    """
+    arguments: list[object] = []
+    tensors: dict[str, torch.Tensor] = {}
+    names: dict[int, str] = {}
+    for label, value in zip(labels, values, strict=True):
+        if isinstance(value, (np.ndarray, torch.Tensor)):
+            if id(value) not in names:
+                names[id(value)] = label
+                tensors[label] = torch.as_tensor(value)
+            arguments.append(names[id(value)])
+        elif isinstance(value, (float, np.floating)):
+            arguments.append(float(value))
+        elif isinstance(value, (int, np.integer)):
+            arguments.append(int(value))
+        elif value is None:
+            arguments.append(None)
+        else:
+            raise ProblemError(
+                f"{label} is a {type(value).__name__}: give numpy arrays, torch tensors, None or "
+                "numbers"
+            )
+    return arguments, tensors
 
 
 def _three(value: int | Sequence[int], name: str) -> list[int]:
+    """Return a grid's or a block's extents as three numbers."""
     values = [value] if isinstance(value, int) else list(value)
     if not 1 <= len(values) <= 3 or not all(isinstance(v, int) and 0 <= v < 2**32 for v in values):
         raise ProblemError(f"{name} is {value!r}: give one to three whole numbers")
@@ -100,9 +116,15 @@ def _three(value: int | Sequence[int], name: str) -> list[int]:
 
 
 def _parameters(text: str, entry: str, count: int) -> list[str]:
-    """A kernel's parameters' names, for messages; "argument0", ... where they are not plain."""
-    bare = re.escape(re.sub(r"<.*", "", entry).rpartition("::")[2].strip())
-    found = re.search(rf"__global__[^;{{}}]*?\b{bare}\s*\(([^)]*)\)", text)
-    names = re.findall(r"(\w+)\s*(?:\[\s*\])?\s*(?:,|$)", found[1].strip()) if found else []
-    plain = len(set(names)) == len(names) == count
-    return names if plain else [f"argument{i}" for i in range(count)]
+    """Return the names of a kernel's parameters, for messages.
+
+    They are "argument0", ... where the declaration cannot be read.
+    """
+    bare_name = re.escape(re.sub(r"<.*", "", entry).rpartition("::")[2].strip())
+    declaration = re.search(rf"__global__[^;{{}}]*?\b{bare_name}\s*\(([^)]*)\)", text)
+    names = []
+    if declaration:
+        names = re.findall(r"(\w+)\s*(?:\[\s*\])?\s*(?:,|$)", declaration[1].strip())
+    if len(set(names)) == len(names) == count:
+        return names
+    return [f"argument{i}" for i in range(count)]

@@ -13,11 +13,12 @@ from ..core.problem.problem import Problem
 from . import library, simulation
 from .launch import SimLaunch
 
-MACS_IN_A_SECOND = 20_000_000  # with all traffic counted, a plain kernel, two cores
+# For a plain kernel on two cores, with all traffic counted.
+MACS_IN_A_SECOND = 20_000_000
 
 
 class Simulator:
-    """Compiles the rewritten source with g++, and runs it in a process that may die."""
+    """Compiles the rewritten source with g++, and runs it in a child process, which may crash."""
 
     name = "sim"
     counts = True
@@ -28,13 +29,13 @@ class Simulator:
     target = (simulation.SM, simulation.SMEM)
 
     def build(self, source: Source, defines: Mapping[str, object], trace: bool) -> Build:
-        """Compile for the simulator; without `trace` nothing is counted nor looked for."""
+        """Compile for the simulator; without `trace` nothing is counted or checked."""
         return library.build(source, define_flags(defines), trace=trace)
 
     def prepare(
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> SimLaunch:
-        """Copy the tensors to memory that the simulator sees; it guards that by itself."""
+        """Copy the tensors to memory that the simulator sees, with guard zones of its own."""
         return SimLaunch(kernel, problem, inputs)
 
     def compute(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Tensor:

@@ -1,8 +1,8 @@
-"""The process that simulated kernels die in: `machine.child` starts it, and it never imports torch.
+"""The process in which simulated kernels run: `machine.child` starts it; it never imports torch.
 
-It forks for each request, and lets the child load the kernel's library and run it, so that whatever
-the kernel does to its process, the next request finds a fresh one. Requests and replies are JSON; a
-reply tells how the child ended, and what it wrote to its report (see ``runtime/``).
+It forks for each request. The child loads the kernel's library and runs it, so that the next
+request finds a fresh process whatever the kernel did. Requests and replies are JSON; a reply has
+the child's exit status, and what the child wrote to its report (see ``runtime/``).
 """
 
 import ctypes
@@ -15,8 +15,10 @@ from pathlib import Path
 
 import child_process as child  # ../core/machine/child_process.py, which runs this
 
-_STREAM = 1 << 40  # not the default one
-_own: dict[bytes, tuple[int, int]] = {}  # address and bytes of the workspace and the plan
+# A stream other than the default one.
+_STREAM = 1 << 40
+# Address and bytes of the workspace and the plan, by name: later calls of a request get the same.
+_own_memory: dict[bytes, tuple[int, int]] = {}
 abi = child.load(Path(__file__).parents[1] / "core" / "kernel" / "abi.py")
 
 
@@ -34,7 +36,7 @@ def serve(server) -> None:
         if process == 0:
             os.close(server.line)
             child.die_with_parent()
-            _apart(request, report)
+            _run_and_exit(request, report)
         status = os.waitpid(process, 0)[1]
         child.end_children()
         with open(report, errors="replace", newline="") as file:
@@ -44,25 +46,58 @@ def serve(server) -> None:
         server.reply(json.dumps(reply).encode())
 
 
-def _apart(request: dict, report: int) -> None:
-    """Carry out a request in this (forked) process, which ends with it."""
+def _write(report: int, key: str, value: object) -> None:
+    """Write one line to the report."""
+    os.write(report, f"{key}\t{value}\n".encode())
+
+
+def _run_and_exit(request: dict, report: int) -> None:
+    """Carry out a request in this (forked) process, and end the process."""
     status = 0
-
-    def tell(key: str, value: object) -> None:
-        os.write(report, f"{key}\t{value}\n".encode())
-
     try:
-        _run(request, report, tell)
+        _run(request, report)
         ctypes.CDLL(None).fflush(None)
-    except BaseException as error:  # whatever it is, the caller must hear of it
-        tell("error", f"{type(error).__name__}: {error}")
+    except BaseException as error:
+        # The caller must learn of any error.
+        _write(report, "error", f"{type(error).__name__}: {error}")
         status = 1
     finally:
         os._exit(status)
 
 
-def _run(request: dict, report: int, tell) -> None:
-    """Run one launch; the runtime and `tell` write to the report."""
+def _run(request: dict, report: int) -> None:
+    """Run one launch; the runtime and `_write` write to the report."""
+    runtime = _start_runtime(request, report)
+    # Loading the library runs its static initialisers.
+    library = ctypes.CDLL(request["library"])
+    _write(report, "base", _base_address(request["library"]))
+    if "arguments" in request:
+        runtime.sim_code(library["sim_entry"])
+        error = _call_any_kernel(request, library, runtime)
+    else:
+        runtime.sim_code(library["conv2d"])
+        tensors = {
+            name: _map_buffer(request, runtime, name, name == "y")
+            for name in ("x", "w", "bias", "y")
+        }
+        for problem, sizes in request.get("earlier", ()):
+            _call_earlier(problem, sizes, request, runtime, tensors)
+        limit = request["workspace_limit"]
+        entry = abi.EntryPoints(request["library"], request["problem"])
+        workspace_bytes = entry.workspace(limit)
+        _write(report, "workspace", workspace_bytes)
+        if workspace_bytes > limit:
+            return
+        error = _convolve(entry, workspace_bytes, runtime, *tensors.values())
+    if not error and (code := runtime.cudaPeekAtLastError()):
+        error = runtime.cudaGetErrorString(code).decode()
+    if error:
+        _write(report, "error", error)
+    runtime.sim_finish()
+
+
+def _start_runtime(request: dict, report: int) -> ctypes.CDLL:
+    """Load the simulator's runtime, and pass it the settings of a request."""
     runtime = ctypes.CDLL(request["runtime"], mode=ctypes.RTLD_GLOBAL)
     runtime.sim_map.restype = c_void_p
     runtime.sim_map.argtypes = [ctypes.c_char_p, c_int, c_size_t, c_size_t, c_int]
@@ -75,117 +110,127 @@ def _run(request: dict, report: int, tell) -> None:
     if request.get("record"):
         *place, limit = request["record"]
         runtime.sim_record(*place, c_size_t(limit))
-    library = ctypes.CDLL(request["library"])  # static initialisers run here
-
-    def buffer(name: str, access: int) -> int | None:
-        """Map one of the caller's buffers; no descriptor of it is left for the kernel to find."""
-        if name not in request["buffers"]:
-            return None
-        memory = os.open(request["memory"], os.O_RDWR)
-        try:
-            return runtime.sim_map(name.encode(), memory, *request["buffers"][name], access)
-        finally:
-            os.close(memory)
-
-    with open("/proc/self/maps") as maps:  # code addresses minus this are offsets in the file
-        loaded = [line.split("-")[0] for line in maps if line.rstrip().endswith(request["library"])]
-    tell("base", next(iter(loaded), "0"))
-    runtime.sim_code(library["sim_entry" if "arguments" in request else "conv2d"])
-    if "arguments" in request:
-        error = _any_kernel(request, library, buffer)
-    else:
-        limit = request["workspace_limit"]
-        tensors = {name: buffer(name, name == "y") for name in ("x", "w", "bias", "y")}
-        for problem, sizes in request.get("earlier", ()):
-            _earlier(problem, sizes, request, runtime, tensors)
-        entry = abi.EntryPoints(request["library"], request["problem"])
-        need = entry.workspace(limit)
-        tell("workspace", need)
-        if need > limit:
-            return
-        error = _convolution(entry, need, runtime, *tensors.values())
-    if not error and (code := runtime.cudaPeekAtLastError()):
-        error = runtime.cudaGetErrorString(code).decode()
-    if error:
-        tell("error", error)
-    runtime.sim_finish()
+    return runtime
 
 
-def _earlier(
+def _base_address(library: str) -> str:
+    """Return where a library was loaded: code addresses minus this are offsets in its file."""
+    with open("/proc/self/maps") as maps:
+        addresses = [line.split("-")[0] for line in maps if line.rstrip().endswith(library)]
+    return addresses[0] if addresses else "0"
+
+
+def _map_buffer(request: dict, runtime, name: str, access: int) -> int | None:
+    """Map one of the caller's buffers, and return its address.
+
+    The descriptor is closed again, so that the kernel cannot find it.
+    """
+    if name not in request["buffers"]:
+        return None
+    memory = os.open(request["memory"], os.O_RDWR)
+    try:
+        return runtime.sim_map(name.encode(), memory, *request["buffers"][name], access)
+    finally:
+        os.close(memory)
+
+
+def _call_earlier(
     problem: list[int], sizes: dict[str, int], request: dict, runtime, tensors: dict
 ) -> None:
-    """Call it for another problem, with other numbers at the same addresses where they fit.
+    """Call the kernel for another problem, with other numbers, at the same addresses if they fit.
 
-    For the same problem they are the same but for two words of each tensor. `sizes` are in bytes.
+    For the same problem only two words of each tensor change places. `sizes` are in bytes.
     """
     entry = abi.EntryPoints(request["library"], problem)
-    need = entry.workspace(request["workspace_limit"])
-    if need > request["workspace_limit"]:
+    workspace_bytes = entry.workspace(request["workspace_limit"])
+    if workspace_bytes > request["workspace_limit"]:
         return
-    given = dict(tensors)
-    kept = []
+    addresses = dict(tensors)
+    originals = []
     for name, address in tensors.items():
         if address is None:
             continue
         size = request["buffers"][name][1]
         if sizes[name] > size:
-            other = b"%s of another call" % name.encode()
-            given[name] = runtime.sim_map(other, -1, 0, sizes[name], 2)
+            label = b"%s of another call" % name.encode()
+            addresses[name] = runtime.sim_map(label, -1, 0, sizes[name], 2)
             continue
+        is_constant = name != "y"
         numbers = ctypes.string_at(address, size)
-        kept.append((address, numbers, name != "y"))
-        others = numbers[size // 8 * 4 :] + numbers[: size // 8 * 4]
-        if problem == request["problem"]:  # two change places: the ends, and the sum, stay
-            i, j = (size // 4 * part // 7 * 4 for part in (3, 5))
-            one = numbers[i : i + 4]
-            other = numbers[j : j + 4]
-            others = numbers[:i] + other + numbers[i + 4 : j] + one + numbers[j + 4 :]
-        _put(address, others, name != "y")
-    _convolution(entry, need, runtime, *given.values())
-    for place in kept:
-        _put(*place)
+        originals.append((address, numbers, is_constant))
+        if problem == request["problem"]:
+            changed = _exchange_two_words(numbers)
+        else:
+            # Exchange the halves.
+            half = size // 8 * 4
+            changed = numbers[half:] + numbers[:half]
+        _store(address, changed, is_constant)
+    _convolve(entry, workspace_bytes, runtime, *addresses.values())
+    for original in originals:
+        _store(*original)
 
 
-def _put(address: int, numbers: bytes, constant: bool) -> None:
-    """Write to a buffer; one that is `constant` for the kernel can be written to only here."""
+def _exchange_two_words(numbers: bytes) -> bytes:
+    """Return the bytes with two 4-byte words exchanged: the ends, and the sum, stay as they are."""
+    words = len(numbers) // 4
+    i = words * 3 // 7 * 4
+    j = words * 5 // 7 * 4
+    if i == j:
+        return numbers
+    first = numbers[i : i + 4]
+    second = numbers[j : j + 4]
+    return numbers[:i] + second + numbers[i + 4 : j] + first + numbers[j + 4 :]
+
+
+def _store(address: int, numbers: bytes, is_constant: bool) -> None:
+    """Write to a buffer; protect a constant one again, so that the kernel cannot write to it."""
     protect = ctypes.CDLL(None).mprotect
-    first = address // mmap.PAGESIZE * mmap.PAGESIZE
-    pages = c_void_p(first), c_size_t(address - first + len(numbers))
+    first_page = address // mmap.PAGESIZE * mmap.PAGESIZE
+    pages = c_void_p(first_page), c_size_t(address - first_page + len(numbers))
     protect(*pages, mmap.PROT_READ | mmap.PROT_WRITE)
     ctypes.memmove(address, numbers, len(numbers))
-    if constant:
+    if is_constant:
         protect(*pages, mmap.PROT_READ)
 
 
-def _convolution(entry, need: int, runtime, x, w, bias, y) -> str | None:
-    """Call the entry points; an error's text, or None."""
-
-    def own(name: bytes, size: int) -> int | None:
-        """Memory of the kernel's: a later call has the same, with what the last one left there."""
-        if size > _own.get(name, (0, 0))[1]:
-            _own[name] = runtime.sim_map(name, -1, 0, size, 1), size
-        return _own[name][0] if size else None
-
-    laid_out = own(b"plan", entry.plan())
-    workspace = own(b"workspace", need)
+def _convolve(entry, workspace_bytes: int, runtime, x, w, bias, y) -> str | None:
+    """Call the entry points; return an error's text, or None."""
+    plan = _own_buffer(runtime, b"plan", entry.plan())
+    workspace = _own_buffer(runtime, b"workspace", workspace_bytes)
     error = None
-    runtime.sim_host(c_void_p(_STREAM))  # the host's code, which may not touch the device's memory
-    if laid_out:
-        error = entry.prepare(w, laid_out, _STREAM)
-        runtime.sim_hide(c_void_p(w), 1)  # it may be gone by the time of the call
-    given = laid_out or w
-    null = [] if bias else ["bias (the problem has none)"]
-    null += [] if need else ["the workspace (no bytes were asked for)"]
-    said = f"null here: {', '.join(null)}" if null else "bias and the workspace are not null here"
-    runtime.sim_null(f"; {said}".encode())
-    error = error or entry.conv2d(x, given, bias, y, workspace, need, _STREAM)
-    if laid_out:
+    # Host code runs from here on, and may not access the device's memory.
+    runtime.sim_host(c_void_p(_STREAM))
+    if plan:
+        error = entry.prepare(w, plan, _STREAM)
+        # The filter may be freed before the call.
+        runtime.sim_hide(c_void_p(w), 1)
+    runtime.sim_null(f"; {_null_arguments(bias, workspace_bytes)}".encode())
+    error = error or entry.conv2d(x, plan or w, bias, y, workspace, workspace_bytes, _STREAM)
+    if plan:
         runtime.sim_hide(c_void_p(w), 0)
     runtime.sim_host(None)
     return error
 
 
-class _Argument(ctypes.Structure):  # as sim::Argument in include/sim.h
+def _own_buffer(runtime, name: bytes, size: int) -> int | None:
+    """Return memory for the kernel: a later call gets the same, as the last one left it."""
+    if size > _own_memory.get(name, (0, 0))[1]:
+        _own_memory[name] = runtime.sim_map(name, -1, 0, size, 1), size
+    return _own_memory[name][0] if size else None
+
+
+def _null_arguments(bias: int | None, workspace_bytes: int) -> str:
+    """Say which arguments of `conv2d` are null."""
+    null = [] if bias else ["bias (the problem has none)"]
+    null += [] if workspace_bytes else ["the workspace (no bytes were requested)"]
+    if null:
+        return f"null here: {', '.join(null)}"
+    return "bias and the workspace are not null here"
+
+
+class _Argument(ctypes.Structure):
+    """An argument of any kernel, as sim::Argument in include/sim.h."""
+
     _fields_ = (
         ("pointer", c_void_p),
         ("real", c_double),
@@ -194,17 +239,19 @@ class _Argument(ctypes.Structure):  # as sim::Argument in include/sim.h
     )
 
 
-def _any_kernel(request: dict, library, buffer) -> str | None:
-    """Call ``sim_entry`` with what was given for each parameter: a buffer's name or a number."""
-    given = [
-        _Argument(pointer=buffer(a, 2))
-        if isinstance(a, str)
-        else _Argument(real=a, is_real=1)
-        if isinstance(a, float)
-        else _Argument(whole=a or 0)
-        for a in request["arguments"]
-    ]
-    shape = (ctypes.c_uint * 8)(*request["shape"], len(given))
+def _call_any_kernel(request: dict, library, runtime) -> str | None:
+    """Call ``sim_entry`` with an argument for each parameter; return an error's text, or None."""
+    arguments = [_argument(value, request, runtime) for value in request["arguments"]]
+    shape = (ctypes.c_uint * 8)(*request["shape"], len(arguments))
     library.sim_entry.restype = ctypes.c_char_p
-    error = library.sim_entry((_Argument * len(given))(*given), shape)
+    error = library.sim_entry((_Argument * len(arguments))(*arguments), shape)
     return error.decode(errors="replace") if error else None
+
+
+def _argument(value: str | float | int | None, request: dict, runtime) -> _Argument:
+    """Return an argument from a buffer's name, a number, or None for a null pointer."""
+    if isinstance(value, str):
+        return _Argument(pointer=_map_buffer(request, runtime, value, 2))
+    if isinstance(value, float):
+        return _Argument(real=value, is_real=1)
+    return _Argument(whole=value or 0)

@@ -1,4 +1,4 @@
-"""A kernel bound to one problem's tensors on the simulator."""
+"""Binds a kernel to one problem's tensors on the simulator."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def simulated(
 
 
 class SimLaunch(Launch):
-    """A kernel on the simulator: each call takes another order of threads and blocks.
+    """A kernel on the simulator: each call runs threads and blocks in another order.
 
-    The first is the plain one; what changes from call to call is a race.
+    The first order is the plain one. An output that changes from call to call shows a race.
 
     Attributes
     ----------
@@ -53,31 +53,31 @@ class SimLaunch(Launch):
         self._earlier: list[tuple[list[int], dict[str, int]]] = []
         self.launches: list[dict[str, object]] = []
         names = ("x", "w", "bias")
-        given = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
-        shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
+        tensors = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         shapes["y"] = problem.y_shape
-        # each misses 32 bytes' address as the tensor does that was given; y may by 16 bytes
-        shifts = {name: tensor.data_ptr() % 32 // 4 * 4 for name, tensor in given.items()}
+        # A copy is as far from a 32-byte boundary as its original; y may be 16 bytes from it.
+        shifts = {name: tensor.data_ptr() % 32 // 4 * 4 for name, tensor in tensors.items()}
         shifts["y"] = 16 if 16 in shifts.values() else 0
         self._arena = Arena(shapes, format=kernel.format, shifts=shifts)
-        placed = self._arena.tensors
-        for name, tensor in given.items():
-            placed[name].copy_(tensor)
-        super().__init__(kernel, problem, tuple(map(placed.get, names)))
-        self.y = placed["y"]
+        copies = self._arena.tensors
+        for name, tensor in tensors.items():
+            copies[name].copy_(tensor)
+        super().__init__(kernel, problem, tuple(map(copies.get, names)))
+        self.y = copies["y"]
         self.y.fill_(math.nan)
 
     def __call__(self) -> None:
         if self.problem.N == 0:
             return
-        self.counters = self._trace = None
+        self.counters = None
+        self._trace = None
         self.launches = []
-        kernel = self.runnable
         schedule = self._runs
         self._runs += 1
         try:
             trace = simulated(
-                kernel,
+                self.runnable,
                 self.problem,
                 self._arena,
                 self._build,
@@ -93,9 +93,10 @@ class SimLaunch(Launch):
         self.counters = trace.counters
 
     def call_after(self, earlier: Sequence[Problem]) -> None:
-        stored = self.runnable.format
+        """Call the kernel for other problems and then for this one, in one process."""
+        format = self.runnable.format
         self._earlier = [
-            (integers(problem.variables()), stored.bytes(problem)) for problem in earlier
+            (integers(problem.variables()), format.bytes(problem)) for problem in earlier
         ]
         try:
             self()
@@ -104,26 +105,29 @@ class SimLaunch(Launch):
 
     @property
     def lines(self) -> list[dict[str, object]]:
-        """The memory traffic of the last call by source line, space and kind of access.
+        """Return the memory traffic of the last call by source line, space and kind of access.
 
         Each has ``file``, ``line``, ``space`` ("global", "shared"), ``kind`` ("load", "store",
         "atomic"), ``array`` (its name, or "several"), ``requests`` (of warps), ``units`` (32-byte
-        sectors, or wavefronts of shared memory), ``ideal_units`` (the least that the same bytes
-        could have taken), ``lanes`` (active, summed over requests) and ``bytes`` (asked for by
-        them). Empty before the first call.
+        sectors, or wavefronts of shared memory), ``ideal_units`` (the minimum for the same bytes),
+        ``lanes`` (active, summed over requests) and ``bytes`` (that these lanes requested). Empty
+        before the first call.
         """
         return self._trace.lines if self._trace else []
 
-    stored = property(lambda self: self._trace.stored if self._trace else [])  # see Trace
+    @property
+    def stored(self) -> list[tuple[int, str, int]]:
+        """Return which line stored the words of a small y last, see `Trace.stored`."""
+        return self._trace.stored if self._trace else []
 
     @property
     def flops(self) -> float | None:
-        """The floating-point operations that the last call executed, counted from its machine code.
+        """Return the floating-point operations of the last call, counted from its machine code.
 
-        Additions, subtractions and products are one each, a fused multiply-add two; so are, with
-        one, quotients and square roots, of which a GPU makes several. Comparisons, minima,
-        conversions, atomics and the C library's functions (``expf``) are not counted. cuBLAS's
-        products count as 2mnk, which is also ``counters["library_flops"]``. None with
-        ``trace=False``, and where there is no ``objdump`` (of binutils).
+        An addition, subtraction or product is one, a fused multiply-add two. A quotient or square
+        root is one, although a GPU computes it in several. Comparisons, minima, conversions,
+        atomics and the C library's functions (``expf``) are not counted. cuBLAS's products count as
+        2mnk, which is also ``counters["library_flops"]``. None with ``trace=False``, and without
+        ``objdump`` (of binutils).
         """
         return self._trace.flops if self._trace else None

@@ -1,4 +1,4 @@
-"""A kernel, and the simulator's runtime, compiled for the simulator."""
+"""Compiles kernels and the simulator's runtime with g++."""
 
 import functools
 import platform
@@ -18,40 +18,56 @@ from ..core.builds.source import Source
 from ..core.errors import BuildError
 from ..core.kernel.catalog import KERNEL_DIR
 from ..core.machine import toolchain
-from .findings import INCLUDE
 from .rewrite import rewrite
 
-# Where kernels find what stands for CUDA's headers.
-_HEADERS = (INCLUDE, CUBLAS_DECLARATIONS)
+INCLUDE = Path(__file__).parent / "include"
+# The folders that kernels include instead of CUDA's headers.
+HEADERS = (INCLUDE, CUBLAS_DECLARATIONS)
 RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
-_EITHER = [
+_COMMON_FLAGS = [
     *CXX_FLAGS,
-    "-gdwarf-4",  # of version 5 addr2line takes a header's lines for the first file's
-    "-g1",  # lines and no variables, a quarter of a build; behind the version, which implies -g2
+    # With version 5, addr2line takes lines of a header for lines of the first file.
+    "-gdwarf-4",
+    # Lines without variables: a build is four times as fast. It follows -gdwarf, which implies -g2.
+    "-g1",
     "-fno-stack-protector",
-    "-fstack-clash-protection",  # a large local array meets the guard page, not a neighbour
+    # A large local array hits the guard page, not a neighbour.
+    "-fstack-clash-protection",
     "-ffp-contract=fast",
-    "-fsanitize=return",  # the runtime defines what is called where a value is missing
+    # The runtime defines the function that is called where a return value is missing.
+    "-fsanitize=return",
     "-D__assert_fail=sim_assert_fail",
 ]
 FLAGS = [
-    *_EITHER,
+    *_COMMON_FLAGS,
     "-O1",
-    "-fsanitize=thread",  # only for its hooks: the runtime defines them
-    "-fsanitize-coverage=trace-pc",  # a hook at each basic block, too
-    "-fno-reorder-blocks",  # they stay in the order in which they run
-    *(["-fno-plt"] if platform.machine() == "x86_64" else []),  # hooks are called directly
+    # Only for its hooks at loads and stores, which the runtime defines.
+    "-fsanitize=thread",
+    # A hook at each basic block.
+    "-fsanitize-coverage=trace-pc",
+    # Basic blocks keep the order in which they run.
+    "-fno-reorder-blocks",
+    # Hooks are called directly.
+    *(["-fno-plt"] if platform.machine() == "x86_64" else []),
     "--param=tsan-distinguish-volatile=1",
-    "-fno-tree-sra",  # keeps a float4 access one access
+    # A float4 access stays one access.
+    "-fno-tree-sra",
     "-fno-thread-jumps",
 ]
-# Without the hooks: several times as fast, nothing is counted, and of mistakes only indices of local
-# arrays and tables are looked for. Where that is done loads are no longer joined as nvcc joins them,
-# so it is not where they are counted. Nor is a barrier made two; and 16 bytes may hold eight halves,
-# whatever C++ says of that.
-UNTRACED_FLAGS = [*_EITHER, "-O2", "-fno-thread-jumps", "-fno-strict-aliasing", "-fsanitize=bounds"]
-_FIRST = "#include <cuda_runtime.h>\n"  # each kernel begins so
-# The joining of mbarriers' clocks, vectorized, is half of what an untraced wgmma rung takes without.
+# Builds without the hooks are several times as fast. They count nothing, and check only the indices
+# of local arrays and tables (-fsanitize=bounds), which keeps g++ from joining loads as nvcc joins
+# them: so builds that count do without it. -fno-thread-jumps keeps a barrier from becoming two.
+# -fno-strict-aliasing allows 16 bytes that hold eight halves.
+UNTRACED_FLAGS = [
+    *_COMMON_FLAGS,
+    "-O2",
+    "-fno-thread-jumps",
+    "-fno-strict-aliasing",
+    "-fsanitize=bounds",
+]
+# Each kernel begins with this line.
+_FIRST_LINE = "#include <cuda_runtime.h>\n"
+# Vectorizing the join of mbarriers' clocks halves the time of an untraced wgmma rung.
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-pthread"]
 _NO_CUDA_HEADER = re.compile(
     r"\.cuh?:\d+: (cu\w*\.h|mma\.h|cooperative_groups\S+|nv\w*\.h(pp)?|(cub|cuda|thrust)/\S+): No such"
@@ -59,45 +75,52 @@ _NO_CUDA_HEADER = re.compile(
 
 
 def compiler() -> Path:
-    """The g++ that builds for the simulator, or a `BuildError` that says how to get one.
+    """Return the g++ that builds for the simulator.
 
-    clang will not do: it splits a float4 into four accesses and moves basic blocks, so that counts
-    would be others than a GPU's.
+    clang does not work: it splits a float4 into four accesses and moves basic blocks, so that
+    counts differ from a GPU's.
+
+    Raises
+    ------
+    BuildError
+        If there is no g++ that is new enough; the message says how to get one.
     """
-    found = toolchain.require_host_compiler()
-    told = toolchain.version(found)
-    release = toolchain.gcc_release(found)
-    if told != "unknown" and (release is None or release < toolchain.OLDEST_GCC):
+    gcc = toolchain.require_host_compiler()
+    version = toolchain.version(gcc)
+    release = toolchain.gcc_release(gcc)
+    if version != "unknown" and (release is None or release < toolchain.OLDEST_GCC):
         raise BuildError(
-            f"{told} ({found}) cannot build for the simulator, which needs g++ "
+            f"{version} ({gcc}) cannot build for the simulator, which needs g++ "
             f"{toolchain.OLDEST_GCC} or later: set CXX to one, as in CXX=g++"
         )
-    return found
+    return gcc
 
 
 def build(
     source: Source, flags: Sequence[str] = (), *, trace: bool = True, entry: str = "conv2d"
 ) -> Build:
-    """Compile a source for the simulator; ``entry`` is the C function it must have."""
-    gcc = toolchain.require_host_compiler()  # asked for its release only where it compiles
+    """Compile a source for the simulator; ``entry`` is the C function that it must have."""
+    # Its release is checked only when something is compiled.
+    gcc = toolchain.require_host_compiler()
     linked = str(runtime())
-    usual = FLAGS if trace else UNTRACED_FLAGS
-    flags = [*usual, *flags]
+    base_flags = FLAGS if trace else UNTRACED_FLAGS
+    flags = [*base_flags, *flags]
 
     def make(folder: Path) -> BuildOutput:
         compiler()
-        copies = _rewritten(source, folder / "headers")
-        homes = [folder / "headers", *dict.fromkeys(path.parent for path in copies.values())]
-        written = replace(source, text=rewrite(source.text, source.label))
-        headers = _precompiled(gcc, usual)  # g++ takes it for the file beside it where it may
-        (folder / "first.h").write_text(_FIRST)
-        (folder / "first.h.gch").symlink_to(headers.library)
+        copies = _copy_rewritten_headers(source, folder / "headers")
+        folders = [folder / "headers", *dict.fromkeys(path.parent for path in copies.values())]
+        rewritten = replace(source, text=rewrite(source.text, source.label))
+        # g++ reads first.h.gch instead of first.h if it was compiled with the same flags.
+        precompiled = _precompiled_headers(gcc, base_flags)
+        (folder / "first.h").write_text(_FIRST_LINE)
+        (folder / "first.h.gch").symlink_to(precompiled.library)
         compilation = Compilation(
             source,
-            '#include "first.h"\n' + written.marked,
-            # "cuda.h" is the one next to the source, if there is one
-            flags=[*flags, *(f"-iquote{plain(home)}" for home in (*homes, source.folder))],
-            include=[*_HEADERS, *(homes if copies else []), source.folder, KERNEL_DIR],
+            '#include "first.h"\n' + rewritten.marked,
+            # "cuda.h" is the one next to the source, if there is one.
+            flags=[*flags, *(f"-iquote{plain(path)}" for path in (*folders, source.folder))],
+            include=[*HEADERS, *(folders if copies else []), source.folder, KERNEL_DIR],
             libraries=[linked],
             entry=entry,
         )
@@ -106,70 +129,76 @@ def build(
         except BuildError as error:
             if not _NO_CUDA_HEADER.search(str(error)):
                 raise
-            known = ", ".join(
-                sorted(path.name for folder in _HEADERS for path in folder.glob("[cv]*.h"))
-            )
-            note = f"of CUDA's headers the simulator has {known}; with others, a GPU is needed"
-            text, full_log, path = str(error).rpartition("\nfull log: ")
-            raise BuildError(f"{text}\n{note}{full_log}{path}", error.places) from None
+            raise _with_known_headers(error) from None
 
     def find_key() -> Key:
-        return key_of(source, "sim", [*flags, toolchain.identity(gcc), linked], _HEADERS)
+        return key_of(source, "sim", [*flags, toolchain.identity(gcc), linked], HEADERS)
 
     built = cache.build(find_key, make)
     return replace(built, flags=tuple(flags))
 
 
-def _rewritten(source: Source, new: Path) -> dict[Path, Path]:
-    """Put the local headers that hold CUDA C++ into a folder, as C++; return whose copy each is."""
+def _with_known_headers(error: BuildError) -> BuildError:
+    """Return an error about a missing CUDA header, with the headers that the simulator has."""
+    known = sorted(path.name for folder in HEADERS for path in folder.glob("[cv]*.h"))
+    note = f"of CUDA's headers the simulator has {', '.join(known)}; others need a GPU"
+    text, full_log, path = str(error).rpartition("\nfull log: ")
+    return BuildError(f"{text}\n{note}{full_log}{path}", error.places)
+
+
+def _copy_rewritten_headers(source: Source, folder: Path) -> dict[Path, Path]:
+    """Write the local headers that contain CUDA C++ to a folder, as C++.
+
+    Returns the original of each copy.
+    """
     headers = source.headers()
     copies = {}
     rewritten = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
     changed = {path for path, (_, text) in headers.items() if rewritten[path] != text}
     for path, (name, text) in headers.items():
-        # who leads to a changed one would find the original beside itself
+        # A header that includes a changed one is copied too: it would find the original next to it.
         if not changed & {path, *Source(text, path.name, path).headers()}:
             continue
-        homes = [folder.resolve() for folder in (source.folder, KERNEL_DIR)]
-        home = next((folder for folder in homes if path.is_relative_to(folder)), None)
-        if home is None:
+        roots = [root.resolve() for root in (source.folder, KERNEL_DIR)]
+        root = next((root for root in roots if path.is_relative_to(root)), None)
+        if root is None:
             raise BuildError(
                 f'{source.label}: #include "{name}" has launches or __shared__ arrays, which the '
-                "simulator rewrites only in headers beside or below the kernel's folder"
+                "simulator rewrites only in headers next to or below the kernel's folder"
             )
-        copy = new / path.relative_to(home)
+        copy = folder / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(Source(rewritten[path], path.name, path).marked)
         copies[copy] = path
     return copies
 
 
-def _precompiled(gcc: Path, flags: Sequence[str]) -> Build:
-    """Those headers, and the C++ library's, as g++ keeps what it has read: half of a small build.
+def _precompiled_headers(gcc: Path, flags: Sequence[str]) -> Build:
+    """Precompile the simulator's headers, and the C++ library's: half the time of a small build.
 
-    It does not take them, but reads the text, where a flag defines a word of theirs.
+    g++ reads the text instead where a flag defines a word that occurs in them.
     """
 
     def make(folder: Path) -> BuildOutput:
         compiler()
         text = folder / "first.h"
-        made = folder / "first.h.gch"
-        text.write_text(_FIRST)
-        command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", made]
+        output = folder / "first.h.gch"
+        text.write_text(_FIRST_LINE)
+        command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", output]
         done = run_compiler(command, folder)
         if done.returncode:
             raise compile_error(source, done.stderr, "the simulator's headers")
-        return BuildOutput(made)
+        return BuildOutput(output)
 
     def find_key() -> Key:
-        return key_of(source, "headers", [*flags, toolchain.identity(gcc)], _HEADERS)
+        return key_of(source, "headers", [*flags, toolchain.identity(gcc)], HEADERS)
 
-    source = Source(_FIRST, "simulator")
+    source = Source(_FIRST_LINE, "simulator")
     return cache.build(find_key, make)
 
 
 def runtime() -> Path:
-    """The simulator's runtime library, built when it is first needed."""
+    """Return the simulator's runtime library; build it when it is first needed."""
 
     def make(folder: Path) -> BuildOutput:
         compiler()
@@ -178,7 +207,7 @@ def runtime() -> Path:
             source,
             source.marked,
             flags=_RUNTIME_FLAGS,
-            include=[*_HEADERS, RUNTIME.parent],
+            include=[*HEADERS, RUNTIME.parent],
             libraries=["-pthread", "-Wl,-soname,libconvlab_simulator.so"],
         )
         return compile_library(compilation, folder)
@@ -190,20 +219,21 @@ def runtime() -> Path:
 
 
 def _runtime_source() -> Source:
-    return Source(RUNTIME.read_text(), "simulator")  # wherever convlab lies
+    # Without a path: the key must not depend on where convlab is installed.
+    return Source(RUNTIME.read_text(), "simulator")
 
 
 @functools.cache
 def _runtime_files() -> list[Path]:
-    """The files that decide what the runtime is, and what kernels become (``rewrite.py``)."""
-    folders = [*_HEADERS, RUNTIME.parent]
+    """Return the files that the runtime and the rewritten kernels (``rewrite.py``) depend on."""
+    folders = [*HEADERS, RUNTIME.parent]
     headers = sorted(path for folder in folders for path in folder.rglob("*.h"))
     return [RUNTIME, Path(__file__).with_name("rewrite.py"), *headers]
 
 
 @functools.lru_cache(1)
 def _runtime_key(seen: object) -> Key:
-    """The key of the runtime for the files as they are now; `seen` is their stamp."""
+    """Return the key of the runtime for the files as they are now; `seen` is their stamp."""
     gcc = toolchain.require_host_compiler()
     texts = [path.read_text() for path in _runtime_files()]
     parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), *texts]

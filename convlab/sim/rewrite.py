@@ -1,11 +1,11 @@
-"""CUDA C++ to C++: the little that a C++ compiler cannot read is rewritten, line for line.
+"""Rewrites CUDA C++ to C++, line by line: only what a C++ compiler cannot read.
 
-Three things have no C++ spelling: ``kernel<<<grid, block, smem, stream>>>(args)``,
-``__shared__`` declarations and inline PTX; and ``__device__`` and ``__constant__`` variables become
-references, to where what is accessed around them is seen. Everything else (``threadIdx``, ``float4``, ...) is
-ordinary C++ once ``include/cuda_runtime.h`` has declared it; except ``__noinline__``, which
-cannot be a macro, since the C++ library uses the word in attributes of its own. Newlines are
-kept, so that the compiler's messages and the line table still name the lines of the ``.cu`` file.
+Three things have no C++ syntax: ``kernel<<<grid, block, smem, stream>>>(args)``, ``__shared__``
+declarations and inline PTX. ``__device__`` and ``__constant__`` variables become references to
+memory whose accesses are checked. ``__noinline__`` becomes an attribute; it cannot be a macro,
+because the C++ library uses the word in attributes of its own. Everything else (``threadIdx``,
+``float4``, ...) is ordinary C++ with ``include/cuda_runtime.h``. Newlines are kept, so that the
+compiler's messages and the line table still name the lines of the ``.cu`` file.
 """
 
 import re
@@ -20,20 +20,32 @@ _BLANK = re.compile(
 )
 _ALIGN_TEXT = r"\b(?:alignas|__align__)\s*\((?:[^()]|\([^()]*\))*\)\s*"
 _ALIGN = re.compile(_ALIGN_TEXT)
-_SHARED = re.compile(  # a type may stand before it, on its line
+# A type may precede it on its line.
+_SHARED = re.compile(
     rf"(?P<before>(?:\b(?:extern|static|volatile|const)\s+|{_ALIGN_TEXT}|"
     r"(?:\b|(?<=\s)::)(?!(?:else|do)\b)\w[\w:]*(?:<[^;{}()\n]*>)?(?<!:)[ \t*]+)*)"
     r"\b(?P<word>__shared__)\s+(?P<rest>[^;{}]*?)\s*;"
 )
-_VARIABLE = re.compile(  # at a file's level, up to its end or initialiser: brackets are no function's
+# A variable outside of functions, up to its end or its initialiser.
+_VARIABLE = re.compile(
     rf"\b__(?:device|constant|managed)__\b(?P<rest>(?:{_ALIGN_TEXT}|\[[^\]]*\]|[^;{{}}()\[\]=#])*)"
     r"(?P<end>[;={])"
 )
 _NO_TYPE = r"\b__(?:device|constant|managed)__\b|\b(?:static|volatile)\b"
-_USES = {"__managed__": 3, "__constant__": 4}  # as enum Use in runtime/types.h; a __device__ one: 2
-# Constants that a compiler may fold stay where it sees them; a template's variable, or one that
-# another declaration knows by its name, stays too.
-_STAYS = {"const", "constexpr", "template", "extern", "typedef", "using", "friend", "operator"}
+# As enum Use in runtime/types.h; a __device__ variable has 2.
+_USES = {"__managed__": 3, "__constant__": 4}
+# These declarations are not rewritten: constants that the compiler may fold, variables of
+# templates, and names that another declaration refers to.
+_NOT_REWRITTEN = {
+    "const",
+    "constexpr",
+    "template",
+    "extern",
+    "typedef",
+    "using",
+    "friend",
+    "operator",
+}
 _STORAGE = re.compile(r"\b(?:extern|static)\s+")
 _PTX = re.compile(r"\b(?:asm|__asm__|__asm)\b(?:\s*\b(?:volatile|__volatile__))?(?=\s*\()")
 _COMPILER_BARRIER = re.compile(r'\s*\(\s*""')
@@ -41,19 +53,23 @@ _TYPE = re.compile(r"(?P<type>.+?)(?P<declarator>[*\s]*\b\w+\s*(?:\[.*\])?)\s*$"
 _DECLARATOR = re.compile(
     r"\s*(?P<stars>[*\s]*?)\s*(?P<name>\w+)\s*(?P<sizes>(?:\[.*\])?)\s*$", re.S
 )
-_NOT_A_BODY = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")  # before a brace
-# Brackets that hold no others, and what stands for them in `_masked`: 1 and 2s, or 3s.
+# Text before a brace that does not begin a function or a type.
+_NOT_A_BODY = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")
+# Brackets without inner brackets; `_masked` replaces them by \x01 and \x02s, or by \x03s.
 _ROUND = re.compile(r"\([^()]*\)")
 _OTHER = re.compile(r"\[[^\[\]]*\]|<(?:[^<>;{}-]|-(?!>))*>")
-# What may be launched, masked: ``ns::name<1, f(2)>``, ``table[i].kernel``, ``find(1)``, ``(*name)``.
+# A kernel that is launched, in masked text: ``ns::name<1, f(2)>``, ``table[i].kernel``,
+# ``find(1)``, ``(*name)``.
 _UNIT = r"\w+(?:\s*\x03+|(?<=[\w\x03])\s*\x01\x02*)*"
 _KERNEL = re.compile(
     rf"(?:(?:::\s*)?{_UNIT}|\x01\x02+(?:\s*\x03+)*)(?:\s*(?:::|\.|->)\s*{_UNIT})*\s*$"
 )
-_OPENING = re.compile(r"<<<|(?<!\boperator)<<\s+<(?!<)")  # formatters part them
+# Formatters may write "<< <".
+_OPENING = re.compile(r"<<<|(?<!\boperator)<<\s+<(?!<)")
 _CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
-# It is named twice: to ask for its address and parameter types, and to call it. See sim::launch.
-_LAUNCH = (  # a word first, so that a `;` that is missing before it is told as that
+# The kernel is named twice: for its address and parameter types, and to call it. See sim::launch.
+# The text begins with a word, so that the compiler reports a missing `;` before it as that.
+_LAUNCH = (
     '__extension__ ::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, '
     "[&](auto&... p) {{ "
 )
@@ -64,17 +80,18 @@ _READABLE = (
 
 
 def rewrite(source: str, where: str = "kernel") -> str:
-    """CUDA C++ as C++ that compiles against the simulator's headers.
+    """Return CUDA C++ as C++ that compiles with the simulator's headers.
 
-    ``where`` is the file's name: a `BuildError` names the line of a launch or of a ``__shared__``
-    declaration that cannot be understood.
+    ``where`` is the file's name. Raises BuildError, with the line, for a launch or a ``__shared__``
+    declaration that cannot be read.
     """
     blank = _BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source).replace("\\\n", " \n")
     edits = [
         (word.start(), word.end(), "__attribute__((noinline))")
         for word in re.finditer(r"(?<!\(\()\b__noinline__\b", blank)
     ]
-    if "CONVLAB_SIMULATOR" not in blank:  # who asks for it keeps PTX from the simulator
+    # A file that tests this macro hides its PTX from the simulator by itself.
+    if "CONVLAB_SIMULATOR" not in blank:
         edits += [
             (word.start(), word.end(), "::sim::ptx(), SIM_NOTHING")
             for word in _PTX.finditer(blank)
@@ -103,7 +120,7 @@ def rewrite(source: str, where: str = "kernel") -> str:
 
 
 def _declaration(blank: str, match: re.Match[str]) -> str:
-    """A ``__shared__`` declaration in C++: references to, or pointers into, the block's arena."""
+    """Return a ``__shared__`` declaration in C++: references or pointers to the block's memory."""
     whole = _ALIGN.sub("", f"{match['before']} {match['rest']}").strip()
     first, *more = _split(_STORAGE.sub("", whole))
     parsed = _TYPE.match(first)
@@ -121,12 +138,13 @@ def _declaration(blank: str, match: re.Match[str]) -> str:
         sizes = named["sizes"]
         stars = "".join(named["stars"].split())
         alias = f"sim_{name}_t"
-        if dynamic:  # s[][32]: its elements are rows of 32
+        if dynamic:
+            # The elements of s[][32] are rows of 32.
             pieces.append(f"typedef {kind}{stars} {alias}{sizes.partition(']')[2]};")
             pieces.append(
                 f"{alias}* {name} = ({alias}*)sim_dynamic_shared();"
                 if inside
-                # the runtime's own pointer, by another name and type
+                # Outside of functions: the runtime's own pointer, with another name and type.
                 else f'extern __thread {alias}* const {name} asm("sim_dynamic_array");'
             )
         elif inside:
@@ -143,44 +161,52 @@ def _declaration(blank: str, match: re.Match[str]) -> str:
 
 
 def _variables(blank: str) -> Iterator[tuple[int, int, str]]:
-    """The edits that have ``__device__`` and ``__constant__`` variables lie where they are watched.
+    """Yield the edits that move ``__device__`` and ``__constant__`` variables to checked memory.
 
-    The variable becomes what it holds at first, by another name; its own is a reference.
+    The variable itself becomes the initial value, with another name; its name becomes a reference.
     """
     at = 0
-    for found in _VARIABLE.finditer(blank):
-        if found.start() < at:  # inside of an initialiser
+    for variable in _VARIABLE.finditer(blank):
+        # Skip a match inside of the last initialiser.
+        if variable.start() < at:
             continue
-        start = max(blank.rfind(char, 0, found.start()) for char in ";{}") + 1
-        before = blank[start : found.start()]
-        line = blank.rfind("\n", 0, found.start()) + 1
-        words = set(re.findall(r"\w+", re.sub(r"^[ \t]*#.*", "", before, flags=re.M) + found[0]))
-        named = _split(found["rest"])
-        typed = _TYPE.match(_ALIGN.sub("", re.sub(_NO_TYPE, "", named[0])).strip())
-        in_type = found["end"] == "{" and words & {"struct", "class", "union", "enum"}
-        if not typed or in_type or words & _STAYS or blank[line:].lstrip()[:1] == "#":
+        start = max(blank.rfind(char, 0, variable.start()) for char in ";{}") + 1
+        before = blank[start : variable.start()]
+        line = blank.rfind("\n", 0, variable.start()) + 1
+        without_directives = re.sub(r"^[ \t]*#.*", "", before, flags=re.M)
+        words = set(re.findall(r"\w+", without_directives + variable[0]))
+        declarators = _split(variable["rest"])
+        typed = _TYPE.match(_ALIGN.sub("", re.sub(_NO_TYPE, "", declarators[0])).strip())
+        is_type = variable["end"] == "{" and words & {"struct", "class", "union", "enum"}
+        in_macro = blank[line:].lstrip()[:1] == "#"
+        if not typed or is_type or words & _NOT_REWRITTEN or in_macro:
             continue
         if _in_function(blank[:start]):
             continue
-        at = found.end() - 1
-        depth = 0
-        while at < len(blank) and (blank[at] != ";" or depth):
-            depth += (blank[at] in "({") - (blank[at] in ")}")
-            at += 1
+        at = _end_of_declaration(blank, variable.end() - 1)
         use = max(_USES.get(word, 2) for word in words)
-        end = found.start("rest")
-        for piece in named:
-            if declared := re.search(r"(\w+)\s*(?:\[.*\])?\s*$", piece, re.S):
+        end = variable.start("rest")
+        for declarator in declarators:
+            if declared := re.search(r"(\w+)\s*(?:\[.*\])?\s*$", declarator, re.S):
                 name = declared[1]
-                image = f"sim_{declared[1]}_image"
+                image = f"sim_{name}_image"
                 yield end + declared.start(1), end + declared.end(1), image
                 watched = f'::sim::variable("{name}", {image}, {use})'
                 yield at + 1, at + 1, f" static auto& {name} = {watched};"
-            end += len(piece) + 1
+            end += len(declarator) + 1
+
+
+def _end_of_declaration(blank: str, at: int) -> int:
+    """Return where the ``;`` after an initialiser is; `at` is before it."""
+    depth = 0
+    while at < len(blank) and (blank[at] != ";" or depth):
+        depth += (blank[at] in "({") - (blank[at] in ")}")
+        at += 1
+    return at
 
 
 def _in_function(before: str) -> bool:
-    """Whether a text ends inside braces other than those of a namespace or ``extern "C"``."""
+    """Return whether a text ends inside braces other than a namespace's or ``extern "C"``'s."""
     bodies: list[bool] = []
     for brace in re.finditer(r"[{}]", before):
         if brace.group() == "{":
@@ -191,7 +217,7 @@ def _in_function(before: str) -> bool:
 
 
 def _launch(blank: str, opening: re.Match[str]) -> Iterator[tuple[int, int, str]]:
-    """The edits that make one launch a call; it must be of a kernel, and have its arguments."""
+    """Yield the edits that make one launch a call; it must name a kernel, and have arguments."""
     at, end = opening.span()
     statement = max(blank.rfind(char, 0, at) for char in ";{}") + 1
     kernel = _KERNEL.search(_masked(blank[statement:at]))
@@ -206,7 +232,7 @@ def _launch(blank: str, opening: re.Match[str]) -> Iterator[tuple[int, int, str]
 
 
 def _masked(text: str) -> str:
-    """The text with each bracket and what it holds replaced, character for character."""
+    """Return a text in which each bracket and its contents are replaced, with the same length."""
     before = None
     while before != text:
         before = text
@@ -216,6 +242,6 @@ def _masked(text: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that are outside all brackets."""
+    """Split a text at the commas outside of all brackets."""
     commas = [comma.start() for comma in re.finditer(",", _masked(text))]
     return [text[start + 1 : end] for start, end in pairwise([-1, *commas, len(text)])]

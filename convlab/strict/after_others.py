@@ -1,6 +1,6 @@
-"""A setting in which a kernel was called for other problems before, in the same process.
+"""A setting that calls a kernel for other problems first, in the same process.
 
-What a kernel keeps between calls (a cached filter, a table, a size) must not leak into this one.
+What a kernel keeps between calls (a cached filter, a table, a size) must not change a later result.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ from ..core.kernel.runnable import Inputs, Launch, Runnable
 from ..core.problem.format import Storage
 from ..core.problem.problem import Problem
 
-SHARED_BYTES = 48 << 10  # of a block, without opting in to more
+# Shared memory of a block, unless a kernel opts in to more.
+SHARED_BYTES = 48 << 10
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class AfterOthers(Setting):
     keeps_filter: bool = True
 
     def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
-        """Return what the kernel is called for before, each time anew."""
+        """Return the lists of problems for which the kernel is called before."""
         return histories(kernel, problem)
 
     def run(self, launch: Launch, earlier: Sequence[Problem]) -> None:
@@ -43,36 +44,29 @@ class AfterOthers(Setting):
 
 
 def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
-    """Return lists of problems that a kernel is called for before; after each y must be right.
+    """Return lists of problems; the kernel must be correct after calls for each list.
 
-    A kernel that keeps something looks it up by some of a problem's numbers, or of the data. So a
-    list has a problem that differs in all numbers, then one that differs in a single number, or only
-    in two elements of each tensor.
+    A kernel that keeps a result finds it again by some parameters of the problem, or by the data.
+    So a list has a problem that differs in all parameters, and then one that differs in a single
+    parameter, or only in two elements of each tensor.
     """
-    N = problem.N
-    C = problem.C
-    H = problem.H
-    W = problem.W
-    K = problem.K
-    pad_h, pad_w = problem.padding
-    dilation_h, dilation_w = problem.dilation
-
-    def like(*changes: dict[str, Any]) -> Iterator[Problem]:
-        for change in changes:
-            with contextlib.suppress(ProblemError):
-                other = dataclasses.replace(problem, name="", **change)
-                if not kernel.unsupported(other):
-                    yield other
-
     if 4 * problem.gemm_k > SHARED_BYTES:
         fewer = problem.groups * (SHARED_BYTES // (4 * problem.R * problem.S) + 1)
-        return [[*like({"C": fewer})]]
-    more = {"N": N + 1, "C": 2 * C, "H": H + 3, "W": W + 8, "K": 2 * K}
-    point = more | {"R": 1, "S": 1, "padding": (0, 0)}
-    unlike = next(like(point | {"stride": (2, 3), "dilation": (2, 2)}, point, more, {}))
-    less, *others = like(
+        return [[*_supported_variants(kernel, problem, {"C": fewer})]]
+    N = problem.N
+    H = problem.H
+    W = problem.W
+    pad_h, pad_w = problem.padding
+    dilation_h, dilation_w = problem.dilation
+    larger = {"N": N + 1, "C": 2 * problem.C, "H": H + 3, "W": W + 8, "K": 2 * problem.K}
+    pointwise = larger | {"R": 1, "S": 1, "padding": (0, 0)}
+    strided = pointwise | {"stride": (2, 3), "dilation": (2, 2)}
+    different = next(_supported_variants(kernel, problem, strided, pointwise, larger, {}))
+    smaller, *others = _supported_variants(
+        kernel,
+        problem,
         {"N": 1, "H": max(H - 2, 1), "W": max(W - 4, 1)},
-        more,
+        larger,
         {"padding": (pad_h + 1, pad_w)},
         {"dilation": (dilation_h, dilation_w + 1)},
         {"dilation": (dilation_h + 1, dilation_w)},
@@ -81,24 +75,35 @@ def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
         {"relu": not problem.relu},
         {},
     )
-    return [[less], *([unlike, other] for other in (less, *others))]
+    return [[smaller], *([different, other] for other in (smaller, *others))]
+
+
+def _supported_variants(
+    kernel: Runnable, problem: Problem, *changes: dict[str, Any]
+) -> Iterator[Problem]:
+    """Yield the problem with each change that is valid, and that the kernel supports."""
+    for change in changes:
+        with contextlib.suppress(ProblemError):
+            variant = dataclasses.replace(problem, name="", **change)
+            if not kernel.unsupported(variant):
+                yield variant
 
 
 def call_after(launch: Launch, earlier: Sequence[Problem]) -> None:
     """Call a launch after its runnable was called for other problems, on other numbers.
 
-    Their tensors lie at the same addresses where they fit, and so do the last one's workspace and
-    plan. For the same problem they are the same but for two elements of each tensor. On a GPU the
-    largest of them, but not the last, runs once more on another stream, beside the last and this
-    one: only the last comes between what it leaves behind and this one.
+    Their tensors are at the same addresses where they fit, and so are the workspace and the plan of
+    the last one. For the same problem only two elements of each tensor differ. On a GPU the largest
+    of them, but not the last, runs once more on another stream, at the same time as the last one
+    and this launch.
     """
     originals = [(tensor, tensor.clone()) for tensor in launch.inputs if tensor is not None]
     others = [_call_other(launch, problem, originals) for problem in earlier[:-1]]
-    beside = None
+    other_stream = None
     if launch.runnable.device.type == "cuda" and others:
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
+        other_stream = torch.cuda.Stream()
+        other_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other_stream):
             max(others, key=lambda other: other.problem.macs)()
     for problem in earlier[-1:]:
         _call_other(launch, problem, originals, ("workspace", "plan"))
@@ -106,17 +111,17 @@ def call_after(launch: Launch, earlier: Sequence[Problem]) -> None:
         tensor.copy_(original)
     launch.prepare_filter()
     launch()
-    if beside is not None:
-        torch.cuda.current_stream().wait_stream(beside)
+    if other_stream is not None:
+        torch.cuda.current_stream().wait_stream(other_stream)
 
 
 def _call_other(
     launch: Launch,
     problem: Problem,
     originals: Sequence[tuple[Tensor, Tensor]],
-    lent: Sequence[str] = (),
+    shared: Sequence[str] = (),
 ) -> Launch:
-    """Call the runnable for another problem; `lent` names buffers of the launch that it gets."""
+    """Call the runnable for another problem; `shared` names buffers of the launch that it uses."""
     for tensor, original in originals:
         tensor.copy_(original).neg_()
         if problem == launch.problem:
@@ -127,11 +132,11 @@ def _call_other(
             j = 5 * size // 7
             flat[i], flat[j] = flat[j].clone(), flat[i].clone()
     other = launch.runnable.prepare(problem, *_fitted(launch, problem))
-    for name in lent:
-        mine = getattr(launch, name)
-        its = getattr(other, name)
-        if mine is not None and its is not None and len(its) <= len(mine):
-            setattr(other, name, mine[: len(its)])
+    for name in shared:
+        buffer = getattr(launch, name)
+        replaced = getattr(other, name)
+        if buffer is not None and replaced is not None and len(replaced) <= len(buffer):
+            setattr(other, name, buffer[: len(replaced)])
     other.prepare_filter()
     other()
     return other
@@ -148,10 +153,11 @@ def _fitted(launch: Launch, problem: Problem) -> Inputs:
     )
 
 
-def _resized(tensor: Tensor | None, stored: Storage, shape: tuple[int, ...]) -> Tensor | None:
+def _resized(tensor: Tensor | None, storage: Storage, shape: tuple[int, ...]) -> Tensor | None:
+    """Return a tensor of another shape, in the same memory if that is large enough."""
     if tensor is None:
         return None
     flat = tensor.as_strided((tensor.numel(),), (1,))
     size = math.prod(shape)
     flat = flat[:size] if size <= len(flat) else flat.new_zeros(size)
-    return stored.logical(flat.view(stored.in_memory(shape)))
+    return storage.logical(flat.view(storage.in_memory(shape)))

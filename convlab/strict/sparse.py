@@ -1,6 +1,6 @@
-"""A setting for offsets beyond 2^31: an x that no int counts, of which few elements are read.
+"""A setting for offsets over 2^31: x has more elements than an int counts, and few are read.
 
-Only the simulator can do it: what is never touched takes no memory there.
+It works only on the simulator, where memory that is never accessed takes no space.
 """
 
 import math
@@ -20,32 +20,34 @@ from ..core.problem.format import FLOAT32
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 
-_SECONDS = 20.0  # of a run; a kernel that takes longer reads all of x, and nothing is said of it
-_PLANES = ((3, 32800), (1, 46400))  # channels; height and width
+# The time limit of a run. A kernel that takes longer reads all of x, which is no error.
+_SECONDS = 20.0
+# Channels, and the image's height and width.
+_PLANES = ((3, 32800), (1, 46400))
 
 
 @dataclass(frozen=True)
 class Sparse(Setting):
-    """Where few elements are read of an x that no int counts."""
+    """Reads few elements of an x with more elements than an int counts."""
 
     name: str = "sparse"
-    words: str = "where few are read of an x that no int counts"
+    words: str = "with an x of over 2^31 elements, few of which are read"
     fits_any: bool = True
 
     def examine(self, kernel: Runnable, problem: Problem, seed: int) -> Report:
-        """Check a kernel on the simulator; y and the filter are written and read as a whole.
+        """Check a kernel on the simulator; all of y is written, and all of the filter read.
 
         Raises
         ------
         ProblemError
-            The problem is not one of this setting.
+            If the problem is not one of this setting's.
         LaunchError
-            What a run raises. Without a kind it is no mistake: the kernel reads all of x.
+            If the run fails. Without a kind it is no error of the kernel's: it reads all of x.
         """
-        able = sparse_problems(kernel)
-        if problem not in able:
-            offer = " or ".join(map(str, able)) or "none that this kernel supports"
-            raise ProblemError(f'setting="sparse" has problems of its own: {offer}')
+        supported = sparse_problems(kernel)
+        if problem not in supported:
+            offer = " or ".join(map(str, supported)) or "none that this kernel supports"
+            raise ProblemError(f'setting="sparse" has its own problems: {offer}')
         return _examine(self, kernel, problem, seed)
 
 
@@ -53,21 +55,23 @@ SPARSE = Sparse()
 
 
 def sparse_problems(kernel: Runnable) -> list[Problem]:
-    """Return the problems of `Sparse` that a kernel supports, of fp32 tensors in NCHW.
+    """Return the problems of `Sparse` that a kernel supports, with fp32 tensors in NCHW.
 
-    In one an int can count two planes of x, in the other not even one.
+    There is at most one for each entry of `_PLANES`: an int can count two planes of x in the first,
+    and not even one in the second.
     """
     if not kernel.counts or kernel.build() is None or kernel.format != FLOAT32:
         return []
-    some = (
-        [
-            named_problem(f"N2 C{c} H{size} W{size} K60 R{taps} S{taps} s{size - taps} g{groups}")
-            for taps, groups in ((3, 1), (1, 1), (3, c))
-        ]
-        for c, size in _PLANES
-    )
-    able = ([p for p in each if not kernel.unsupported(p)][:1] for each in some)
-    return [problem for each in able for problem in each]
+    problems = []
+    for c, size in _PLANES:
+        for taps, groups in ((3, 1), (1, 1), (3, c)):
+            stride = size - taps
+            spec = f"N2 C{c} H{size} W{size} K60 R{taps} S{taps} s{stride} g{groups}"
+            problem = named_problem(spec)
+            if not kernel.unsupported(problem):
+                problems.append(problem)
+                break
+    return problems
 
 
 def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) -> Report:
@@ -78,7 +82,7 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
     arena = Arena(shapes, ["x"])
     x, w, y = (arena.tensors[name] for name in shapes)
     random = torch.Generator().manual_seed(seed)
-    # The rows and columns that are read; no such problem has padding or dilation.
+    # These rows and columns are read: the problems have no padding and no dilation.
     rows, columns = (
         (torch.arange(outputs)[:, None] * stride + torch.arange(taps)).flatten()
         for outputs, stride, taps in zip(y.shape[2:], problem.stride, w.shape[2:], strict=True)

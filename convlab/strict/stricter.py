@@ -1,7 +1,7 @@
 """What the default check adds to problems on normal data: the seam `Stricter`."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import product
 
 from ..core.correctness.report import Report
@@ -10,13 +10,23 @@ from ..core.finding import Finding
 from ..core.kernel.runnable import Runnable
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from . import nvcc_report, shapes
+from . import nvcc_report
+from .generated_problems import generate, option_pairs
 from .settings import IN_CHUNKS, host_problems, settings_for, with_relu
+from .smallest_failure import shrink
 from .sparse import SPARSE, sparse_problems
 
-_RELU = 3  # one of so many generated problems gets a ReLU, where the kernel fuses that
-_DRAWS = 30  # times as many are drawn, for kernels that support few problems
-_IN_CHUNKS = ("awkward.primes", "awkward.tile_plus_one", "awkward.groups_3", "awkward.everything")
+# Every third generated problem gets a ReLU, where the kernel fuses that.
+_RELU_STEP = 3
+# For a kernel that supports few problems, so many times `count` are drawn at most.
+_MOST_DRAWS = 30
+# Problems that are also run in little workspace.
+_CHUNKED_PROBLEMS = (
+    "awkward.primes",
+    "awkward.tile_plus_one",
+    "awkward.groups_3",
+    "awkward.everything",
+)
 
 
 class Strict:
@@ -24,7 +34,7 @@ class Strict:
 
     def __init__(self, kernel: Runnable) -> None:
         self.kernel = kernel
-        self._nvcc = None
+        self._nvcc: Future[nvcc_report.NvccReport | None] | None = None
         if kernel.counts:
             # nvcc compiles in a thread while the simulator runs.
             pool = ThreadPoolExecutor(1)
@@ -34,32 +44,32 @@ class Strict:
     def problems(self, count: int, seed: int) -> list[Problem]:
         """Return at least `count` generated problems.
 
-        Where the kernel does not support some of them there are more: until it supports a quarter of
-        `count`, and until each two unusual options that it supports together (a stride and groups,
-        ...) are in one of them.
+        There are more if the kernel does not support some of them. They end when it supports a
+        quarter of `count`, and when each pair of unusual options that it supports (such as a stride
+        and groups) occurs in one of them.
         """
         drawn: list[Problem] = []
         supported = 0
         covered: set[tuple[str, str]] = set()
-        for i, problem in enumerate(shapes.generated(_DRAWS * count, seed)):
-            if i % _RELU == 0:
+        for i, problem in enumerate(generate(_MOST_DRAWS * count, seed)):
+            if i % _RELU_STEP == 0:
                 problem = with_relu(self.kernel, problem)
-            able = not self.kernel.unsupported(problem)
-            new = shapes.pairs(problem) - covered if able else set()
-            few = able and 4 * supported < count
-            if len(drawn) < count or few or (new and supported < len(drawn)):
+            is_supported = not self.kernel.unsupported(problem)
+            new_pairs = option_pairs(problem) - covered if is_supported else set()
+            too_few = is_supported and 4 * supported < count
+            if len(drawn) < count or too_few or (new_pairs and supported < len(drawn)):
                 drawn.append(problem)
-                supported += able
-                covered |= new
+                supported += is_supported
+                covered |= new_pairs
         return drawn
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
-        """Yield trials in little workspace, in each setting, and on an x beyond 2^31."""
+        """Yield trials in little workspace, in each setting, and on an x of over 2^31 elements."""
         source = self.kernel.source or ""
         if "conv2d_workspace" in source:
-            chunked = [named_problem(name) for name in _IN_CHUNKS]
-            able = [problem for problem in chunked if not self.kernel.unsupported(problem)]
-            yield list(product(able, IN_CHUNKS))
+            chunked = [named_problem(name) for name in _CHUNKED_PROBLEMS]
+            supported = [problem for problem in chunked if not self.kernel.unsupported(problem)]
+            yield list(product(supported, IN_CHUNKS))
         if source:
             for host in host_problems(self.kernel, [report.problem for report in reports]):
                 yield list(product([host], settings_for(host)))
@@ -67,14 +77,18 @@ class Strict:
 
     def shrink(self, problem: Problem, fails: Callable[[Problem], bool]) -> Problem:
         """Return the smallest problem found that still fails."""
-        return shapes.shrink(problem, fails)
+        return shrink(problem, fails)
 
     def watch(self, report: Report) -> Report:
-        """Add the launches of this problem that a GPU would refuse, by what nvcc says."""
+        """Add the launches of this problem that a GPU would refuse, according to nvcc."""
         nvcc = self._nvcc.result() if self._nvcc else None
-        return report.joined([*nvcc.too_large(report.threads)]) if nvcc else report
+        if nvcc is None:
+            return report
+        return report.joined([*nvcc.refused_launches(report.threads)])
 
     def finish(self) -> tuple[Sequence[Finding], str]:
-        """Return nvcc's errors and warnings, or a note why it could not compile the kernel."""
+        """Return nvcc's errors and warnings, and a note if nvcc could not compile the kernel."""
         nvcc = self._nvcc.result() if self._nvcc else None
-        return (nvcc.findings, nvcc.note) if nvcc else ((), "")
+        if nvcc is None:
+            return (), ""
+        return nvcc.findings, nvcc.note

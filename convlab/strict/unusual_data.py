@@ -1,17 +1,17 @@
-"""Settings with other data than normal: integers, zeros, huge and tiny numbers, inf and NaN.
+"""Settings with unusual data: integers, zeros, huge and tiny numbers, inf and NaN.
 
-What a right kernel may do on such data is decided here, by rule:
+These rules decide what a correct kernel may do on such data:
 
-- Sums of products of small integers are exact in any order and in any class: the result is the
-  truth's bits.
-- A result among fp16's denormals is right if it is as near as neighbouring denormals are.
-- Denormals may count as zero: x's and w's as well as products, as with ``-ftz=true``.
-- An inf or NaN changes the outputs that see it, and no others. What lies beside the image is not
-  seen, whatever a kernel multiplies by zero there. A ReLU turns -inf into 0, and leaves NaN.
-- A kernel whose header says ``mixes: 2x2`` computes each tile of 2 x 2 outputs from the same sums
-  (Winograd). An inf or NaN that one of them sees may make all of them inf or NaN, and sums of
-  integers need only be as near as its class says. ``mixes: image`` has the whole image in a tile.
-  ``mixes: 1x1`` is for a kernel that turns an inf into NaN where it is seen (a number split in two).
+- Sums of products of small integers are exact in any order and in any precision class. The result
+  must have the same bits as the truth.
+- A result among fp16's denormals is correct if it is as near as neighbouring denormals are.
+- Denormals of x, w and the products may count as zero, as with ``-ftz=true``.
+- An inf or NaN changes the outputs whose window contains it, and no others. Padding is not read,
+  whatever a kernel multiplies by zero there. A ReLU turns -inf into 0, and keeps NaN.
+- A kernel with ``mixes: 2x2`` in its header computes each tile of 2 x 2 outputs from the same sums
+  (Winograd). An inf or NaN in the window of one output may make the whole tile inf or NaN, and sums
+  of integers need only be as near as the class says. ``mixes: image`` has the whole image in one
+  tile. ``mixes: 1x1`` is for a kernel that turns inf into NaN, because it splits a number in two.
 """
 
 import dataclasses
@@ -32,16 +32,17 @@ from ..core.kernel.runnable import Inputs, Runnable
 from ..core.problem.format import Format
 from ..core.problem.problem import Problem
 
-_ROUNDED = 0.29  # of a step: the root mean square of what rounding to it changes
+# The root mean square of a rounding error, in steps: 1 / sqrt(12).
+_ROUNDING_RMS = 0.29
 _ADVICE = (
-    "a kernel whose outputs of a tile share sums says so in its header, `mixes: 2x2`; one that "
-    "turns inf into NaN says `mixes: 1x1`"
+    "if the outputs of a tile share sums, state it in the header: `mixes: 2x2`; if the kernel "
+    "turns inf into NaN: `mixes: 1x1`"
 )
 
 
 @dataclass(frozen=True)
 class UnusualData(Setting):
-    """The base of these settings: a subclass says how it changes normal data."""
+    """The base of these settings: a subclass defines how it changes normal data."""
 
     normal: bool = False
 
@@ -52,7 +53,7 @@ class UnusualData(Setting):
         return Reference(problem, data.placed(changed, kernel.format), seed)
 
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
-        """Return the data of this setting, made of normal x, w and bias in float32."""
+        """Return the data of this setting, from normal x, w and bias in float32."""
         raise NotImplementedError
 
 
@@ -74,7 +75,7 @@ class Integers(UnusualData):
         return allowed if kernel.mixes else 0.0
 
     def explain(self, compared: OutputComparison) -> list[Finding]:
-        """Say that something is rounded."""
+        """Return the finding that something is rounded, if an output is wrong."""
         if not compared.wrong:
             return []
         text = "something is rounded: sums of these integers are exact, in any order"
@@ -98,48 +99,49 @@ class Zeros(UnusualData):
 class Scaled(UnusualData):
     """Normal data times powers of two."""
 
-    def exponents(self, reach: int) -> tuple[int, int]:
-        """Return the powers of two for x and w; 2^reach is the largest number of their dtypes."""
+    def exponents(self, largest: int) -> tuple[int, int]:
+        """Return the powers of two for x and w; 2^largest is the limit of their dtypes."""
         raise NotImplementedError
 
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
         """Return scaled data."""
         x, w, bias = inputs
-        of_x, of_w = self.exponents(_reach(format))
-        bias = None if bias is None else bias * 2.0 ** (of_x + of_w)
-        return x * 2.0**of_x, w * 2.0**of_w, bias
+        x_exponent, w_exponent = self.exponents(_largest_exponent(format))
+        if bias is not None:
+            bias = bias * 2.0 ** (x_exponent + w_exponent)
+        return x * 2.0**x_exponent, w * 2.0**w_exponent, bias
 
 
 @dataclass(frozen=True)
 class Huge(Scaled):
-    """Numbers whose products are near the largest that there are."""
+    """Numbers whose products are near the largest finite number."""
 
     name: str = "huge"
     words: str = "on huge numbers"
 
-    def exponents(self, reach: int) -> tuple[int, int]:
+    def exponents(self, largest: int) -> tuple[int, int]:
         """Return large exponents."""
-        return reach // 2, reach // 5
+        return largest // 2, largest // 5
 
 
 @dataclass(frozen=True)
 class Tiny(Scaled):
-    """Numbers whose products are near the smallest that there are."""
+    """Numbers whose products are near the smallest normal number."""
 
     name: str = "tiny"
     words: str = "on tiny numbers"
 
-    def exponents(self, reach: int) -> tuple[int, int]:
-        """Return small exponents; y of fp16, which nothing flushes, is among the denormals."""
-        few = 5 if reach > 16 else 2
-        return -reach // 2, -reach // few
+    def exponents(self, largest: int) -> tuple[int, int]:
+        """Return small exponents; y in fp16 is among the denormals, which are not flushed there."""
+        divisor = 5 if largest > 16 else 2
+        return -largest // 2, -largest // divisor
 
     def bound(self, allowed: float, kernel: Runnable, rms: float) -> float:
-        """Return the bound of the class, or a step of y's denormals where that is more."""
-        stored = torch.finfo(kernel.format.y.torch_dtype)
+        """Return the bound of the class, or a step of y's denormals if that is larger."""
+        dtype = torch.finfo(kernel.format.y.torch_dtype)
         if not rms:
             return allowed
-        return allowed + 2 * _ROUNDED * stored.smallest_normal * stored.eps / rms
+        return allowed + 2 * _ROUNDING_RMS * dtype.smallest_normal * dtype.eps / rms
 
 
 @dataclass(frozen=True)
@@ -149,14 +151,14 @@ class Denormals(Scaled):
     name: str = "denormals"
     words: str = "on denormals"
 
-    def exponents(self, reach: int) -> tuple[int, int]:
+    def exponents(self, largest: int) -> tuple[int, int]:
         """Return an exponent below the smallest normal number for x."""
-        return -reach - 2, 0
+        return -largest - 2, 0
 
     def comparable(self, y: Tensor, right: Reference, kernel: Runnable) -> Tensor:
-        """Return y with the truth where it differs by no more than what was flushed.
+        """Return y in float32, with the truth where the difference may come from flushed denormals.
 
-        In float32: y's dtype may have few denormals, and its steps are wide there.
+        It is float32 because y's dtype may have few denormals, with large steps.
         """
         truth = _truth(right)
         x, w, _ = (None if t is None else t.double().abs().max() for t in right.inputs)
@@ -174,23 +176,24 @@ class Special(UnusualData):
     advice: str = _ADVICE
 
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
-        """Put inf and NaN where a kernel that reads one element too far meets them."""
+        """Put inf and NaN where a kernel that reads one element too far reads them."""
         x, w, bias = inputs
         # Zeros: 0 times an inf of x, or times the NaN of w, is NaN.
         w[0, 0] = 0
         x[0, problem.C - problem.C // problem.groups, problem.H // 2] = 0
-        # Read in error for the row before the next channel, or the column before the next row.
+        # A kernel without bounds checks reads these as the next channel's row -1, or the next row's
+        # column -1.
         x[0, 0, -1, problem.W // 2] = math.inf
         x[-1, -1, problem.H // 2, -1] = -math.inf
         x[0, -1, 0, 0] = math.nan
         sides = zip(problem.padding, problem.dilation, (problem.R, problem.S))
         if all(padding <= dilation * ((taps - 1) // 2) for padding, dilation, taps in sides):
-            # This tap never meets the padding.
+            # This tap never falls on padding.
             w[-1, 0, problem.R // 2, problem.S // 2] = math.nan
         return x, w, bias
 
     def comparable(self, y: Tensor, right: Reference, kernel: Runnable) -> Tensor:
-        """Return y with the truth where a tile with shared sums may be inf or NaN as a whole."""
+        """Return y with the truth in tiles with shared sums, which may be inf or NaN as a whole."""
         if not kernel.mixes:
             return y
         problem = right.problem
@@ -215,43 +218,51 @@ def _truth(right: Reference) -> Tensor:
     return torch.cat([piece for _, piece in right.pieces])
 
 
-def _reach(format: Format) -> int:
-    """Return the largest power of two of all dtypes: 128 of float32, 16 of fp16."""
-    dtypes = [stored.torch_dtype for _, stored in format]
+def _largest_exponent(format: Format) -> int:
+    """Return the largest exponent that all dtypes have: 128 of float32, 16 of fp16."""
+    dtypes = [storage.torch_dtype for _, storage in format]
     return min(round(math.log2(torch.finfo(dtype).max)) for dtype in dtypes)
 
 
 def integers(
     problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, format: Format, mixes: str | None
 ) -> Inputs:
-    """Make integers of normal data; sums of their products are exact in any order, in y's dtype.
+    """Return integers from normal data; sums of their products are exact in any order, in y's
+    dtype.
 
-    Channels cancel in pairs but for a little, so that a product has more bits than y. A kernel that
-    rounds a product, or a part of the sum, to less than fp32 gets another result. Where tiles share
-    sums (`mixes`) the numbers are small, and exact in quarters, as Winograd's F(2x2) sums them.
+    Channels cancel in pairs, except for a small rest, so that a product has more bits than y. A
+    kernel that rounds a product, or a part of the sum, to less than fp32 gets another result. Where
+    tiles share sums (`mixes`) the numbers are small, and exact in quarters, as in Winograd's
+    F(2x2).
     """
-
-    def whole(tensor: Tensor | None, top: int) -> Tensor | None:
-        return None if tensor is None else (tensor * top / 2).round().clamp(-top, top)
-
+    # The number of integers that y's dtype can hold exactly.
     exact = 2 / torch.finfo(format.y.torch_dtype).eps
     channels = problem.C // problem.groups
     if mixes or channels == 1:
         top = max(1, min(31, math.isqrt(int(exact / (problem.gemm_k + 1)))))
-        return whole(x, top), whole(w, top), whole(bias, top)
+        return _whole(x, top), _whole(w, top), _whole(bias, top)
     pairs = channels // 2
     taps = problem.R * problem.S
-    rest = int(exact / ((channels - pairs) * taps + 1))  # what is left of a pair, or of one alone
+    # What a pair of channels, or a single one, may add to the sum.
+    rest = int(exact / ((channels - pairs) * taps + 1))
     top = max(1, min(31, rest))
     little = max(1, min(63, rest // top))
-    holds = min(2 / torch.finfo(format.x.torch_dtype).eps, 2**11)  # TF32's; and all sums in fp32
-    most = max(0, int(min(holds, 2**22 / (problem.gemm_k * top))) - 1 - little)
-    grouped = 1, (problem.groups, channels)
-    large, x = (whole(x, size).unflatten(*grouped) for size in (most, little))
-    w = whole(w, top)
+    # x must be exact in its dtype and in TF32, and all sums in fp32.
+    exact_in_x = min(2 / torch.finfo(format.x.torch_dtype).eps, 2**11)
+    exact_in_sum = 2**22 / (problem.gemm_k * top)
+    most = max(0, int(min(exact_in_x, exact_in_sum)) - 1 - little)
+    by_group = (problem.groups, channels)
+    large = _whole(x, most).unflatten(1, by_group)
+    x = _whole(x, little).unflatten(1, by_group)
+    w = _whole(w, top)
     even = slice(0, 2 * pairs, 2)
     odd = slice(1, 2 * pairs, 2)
     x[:, :, odd] += large[:, :, even]
     x[:, :, even] = large[:, :, even]
     w[:, odd] = -w[:, even]
-    return x.flatten(1, 2), w, whole(bias, top)
+    return x.flatten(1, 2), w, _whole(bias, top)
+
+
+def _whole(tensor: Tensor | None, top: int) -> Tensor | None:
+    """Return normal data as whole numbers from -top to top."""
+    return None if tensor is None else (tensor * top / 2).round().clamp(-top, top)

@@ -480,7 +480,7 @@ REPRODUCE = r"^  reproduce: python -m convlab (.*)$"
 @pytest.mark.parametrize(("setting", "parts"), FAILING.items(), ids=FAILING)
 def test_what_is_told_to_reproduce_a_failure_does(run, tmp_path, monkeypatch, setting, parts):
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
-    monkeypatch.setattr(stricter, "_IN_CHUNKS", (PLAIN,))
+    monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", (PLAIN,))
     (tmp_path / "it's odd.cu").write_text(SOURCE % (PARTS | parts))
     done = run("check", "./it's odd.cu", "--count", "0", "--seed", "3")
     (command,) = told = re.findall(REPRODUCE, done.out, re.MULTILINE)

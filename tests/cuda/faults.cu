@@ -84,7 +84,7 @@ __global__ void dynamic_after(float* y) {
 }
 
 // case dynamic_none: dynamic_none<<<1, 33, 0, stream>>>(y);
-// fault: shared out of bounds: store, though the block has no array
+// fault: shared out of bounds: store, but the block has no shared array
 __global__ void dynamic_none(float* y) {
     extern __shared__ float s_none[];
     s_none[threadIdx.x] = 1;  // here
@@ -93,7 +93,7 @@ __global__ void dynamic_none(float* y) {
 // case half_barrier: half_barrier<<<1, 64, 0, stream>>>(y);
 // note: lanes 0..15 wait for the others, which wait for them
 // fault: 48 threads wait at __syncthreads and 16 in warp operations; one of mask 0xffffffff waits
-//     for lanes 0xffff0000, which never come
+//     for lanes 0xffff0000, which never arrive
 __global__ void half_barrier(float* y) {
     int v = 0;
     if (threadIdx.x < 16) {
@@ -126,14 +126,14 @@ __global__ void different_operations(float* y) {
 }
 
 // case static_too_big: static_too_big<<<1, 32, 0, stream>>>(y);
-// fault: static __shared__ arrays take 49156 bytes, over the limit of 49152
+// fault: static __shared__ arrays take 49156 bytes, more than the limit of 49152
 __global__ void static_too_big(float* y) {
     __shared__ float s_big[12 * 1024 + 1];
     s_big[0] = 1;
 }
 
 // case both_too_big: both_too_big<<<1, 32, 40 * 1024, stream>>>(y);
-// fault: 12288 bytes and 40960 dynamic ones are over the limit of 49152
+// fault: 12288 bytes of static and 40960 bytes of dynamic shared memory are more than the limit
 __global__ void both_too_big(float* y) {
     __shared__ float s_part[3 * 1024];
     s_part[0] = 1;
@@ -187,7 +187,7 @@ IN_THREAD_5(at_y_after, y[n] = x[i])  // here
 IN_THREAD_5(at_y_atomic, atomicAdd(y + n, x[i]))  // here
 
 // case y_far: FIVE(at_y_far);
-// fault: global out of bounds: store far outside every buffer
+// fault: global out of bounds: store far outside all buffers
 IN_THREAD_5(at_y_far, y[1000000000ll * i] = x[i])  // here
 
 // case x_far: FIVE(at_x_far);
@@ -227,7 +227,7 @@ IN_THREAD_5(at_trap, __trap())  // here
 IN_THREAD_5(at_assertion, assert(n == 3))  // here
 
 // case from_a_kernel: parent<<<1, 32, 0, stream>>>(y);
-// fault: launch in a kernel: child is launched by a thread
+// fault: launch in a kernel: a thread of a kernel launches child
 __global__ void child(float* y) { y[threadIdx.x] = 1; }
 __global__ void parent(float* y) {
     if (threadIdx.x == 5)

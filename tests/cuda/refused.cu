@@ -3,7 +3,7 @@ __global__ void idle() {}
 
 // case shared: too_much<<<1, 32, 48 * 1024 + 4, stream>>>(y);
 // fault: invalid argument
-// why: 49156 bytes of dynamic shared memory, and the kernel may have 49152 ...
+// why: 49156 bytes of dynamic shared memory, but the kernel may use 49152 ...
 //     cudaFuncAttributeMaxDynamicSharedMemorySize
 __global__ void too_much(float* y) {
     extern __shared__ float s[];

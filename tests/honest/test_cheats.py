@@ -14,7 +14,7 @@ from convlab.core.timing import ab_timing, stopwatch
 from convlab.core.timing.observer import Caught
 from convlab.honest import replaced_tools, witness
 from convlab.honest.audit import CallableAudit
-from convlab.honest.replaced_tools import settings
+from convlab.honest.replaced_tools import read_settings
 from convlab.honest.witness import Witness
 from tests.fake_gpu import LARGE, LONG, Spin, chip_instead_of_a_gpu
 from tests.fake_times import until
@@ -124,32 +124,30 @@ def test_an_honest_callable_passes_the_audit(name):
 
 
 def test_what_is_replaced_is_named_and_put_back(monkeypatch):
-    assert replaced_tools.replaced() == [] == replaced_tools.BEFORE
+    assert replaced_tools.restore_replaced() == [] == replaced_tools.REPLACED_BEFORE
     own = torch.allclose
     monkeypatch.setattr(torch, "allclose", lambda *_: True)
-    assert replaced_tools._strange(torch.allclose) and replaced_tools.replaced() == [
+    assert replaced_tools._is_foreign(torch.allclose) and replaced_tools.restore_replaced() == [
         "torch.allclose"
     ]
-    assert torch.allclose is own and replaced_tools.replaced() == []
+    assert torch.allclose is own and replaced_tools.restore_replaced() == []
     result = convlab.ab(Fake(name="01_a"), Fake(name="02_b"), PLAIN)
     assert result.ok and result.caught == ("", "")
     monkeypatch.setattr(torch, "allclose", lambda *_: True)
-    assert "restored before timing" in str(
-        convlab.ab(Fake(name="01_a"), Fake(name="02_b"), PLAIN)
-    )
+    assert "restored before timing" in str(convlab.ab(Fake(name="01_a"), Fake(name="02_b"), PLAIN))
 
 
 @pytest.mark.parametrize("older", [True, False])
 def test_settings_are_put_back_whichever_way_they_were_changed(older):
-    before = settings()
+    before = read_settings()
     backends = torch.backends
     if older:
         backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = not backends.cudnn.allow_tf32
     else:
         backends.cudnn.conv.fp32_precision = backends.cuda.matmul.fp32_precision = "ieee"
-    told = ", ".join(replaced_tools.altered(before))
+    told = ", ".join(replaced_tools.restore_settings(before))
     assert "fp32_precision of cuDNN" in told and "fp32_precision of cuBLAS" in told
-    assert settings() == before and replaced_tools.altered(before) == []
+    assert read_settings() == before and replaced_tools.restore_settings(before) == []
     assert torch.backends.cudnn.allow_tf32 is before["allow_tf32 of cuDNN"] is not None
 
 
@@ -181,7 +179,7 @@ def judging(monkeypatch):
     chip = chip_instead_of_a_gpu(monkeypatch)
     for module in (ab_timing, stopwatch):
         monkeypatch.setattr(module, "observe", witness.Witness)
-    monkeypatch.setattr(replaced_tools, "replaced", list)  # the chip stands for torch's own
+    monkeypatch.setattr(replaced_tools, "restore_replaced", list)  # the chip stands for torch's own
     return chip
 
 
@@ -193,7 +191,7 @@ def test_work_left_out_in_the_middle_of_the_timed_part_is_seen(judging, mode, ca
     a = Works(judging, "a", LONG[0])
     b = Works(judging, "b", LONG[1], calls)
     (found,) = ab_timing.measure_pair(a, b, problem, [mode], until(target=1e-9, limit_seconds=10))
-    assert found.caught[0] == "" and "not those of its data" in found.caught[1]
+    assert found.caught[0] == "" and "wrong for its data" in found.caught[1]
     (found,) = ab_timing.measure_pair(a, a, problem, [mode], until(limit_seconds=10))
     assert found.caught == ("", "") and found.ratio.rounds >= 32
 

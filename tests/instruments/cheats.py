@@ -82,8 +82,8 @@ def planted(sources: str, seen: str, **options: Any) -> Callable[[Callable], Cal
     return enter
 
 
-STALE = r"outputs of a timed launch are not those of its data"
-TOOLS = r"replaced: the judge's own tools"
+STALE = r"outputs of a timed launch are wrong for its data"
+TOOLS = r"replaced .*, which convlab measures with"
 
 
 def remembering(key: Callable[..., Any]) -> Callable:
@@ -548,7 +548,7 @@ def table(found: dict[str, bool]) -> str:
     """The Markdown table: what each does, who published it, whether it was caught."""
     lines = ["| what it does | known from | outcome |", "|---|---|---|"]
     for cheat in CHEATS:
-        good = "caught" if cheat.wrong else "told"
+        good = "caught" if cheat.wrong else "noted"
         outcome = good if found.get(cheat.name) else "ESCAPED"
         outcome = outcome if cheat.name in found else "needs a GPU"
         lines.append(f"| {cheat.name} | {cheat.sources} | {outcome} |")

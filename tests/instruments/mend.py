@@ -26,7 +26,7 @@ from typing import Any
 import convlab
 from convlab.core.correctness.report import unrun
 from convlab.core.errors import BuildError, LaunchError
-from convlab.strict import shapes
+from convlab.strict.generated_problems import generate
 from tests.instruments import pages
 from tests.instruments.planted import MUTANTS, Mutant
 
@@ -76,7 +76,7 @@ def told(name: str, text: str, problem: Any) -> Report:
 def everything() -> list[convlab.Problem]:
     """The awkward problems, but for the one of 66,000 images, and some generated ones."""
     small = [problem for problem in convlab.problems("awkward") if problem.N < 1000]
-    return [*small, *shapes.generated(24)]
+    return [*small, *generate(24)]
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ import numpy as np
 import torch
 
 import convlab
+from convlab.core.builds.build import CUBLAS_DECLARATIONS
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.kernel.abi import integers
 from convlab.core.kernel.kernel import WORKSPACE_LIMIT
 from convlab.core.machine import child, device, toolchain
-from convlab.sim import findings
 from tests.instruments import examples, mutants, pages
 from tests.instruments.planted import FAULT, KERNELS, MUTANTS, Mutant
 
@@ -322,7 +322,7 @@ def make(bug: Bug, folder: Path, arch: str) -> Path | str:
         if (headers := toolchain.cublas_include()) is not None:
             command.append(f"-I{headers}")
         else:
-            shutil.copyfile(findings.INCLUDE / "cublas_v2.h", folder / "cublas_v2.h")
+            shutil.copyfile(CUBLAS_DECLARATIONS / "cublas_v2.h", folder / "cublas_v2.h")
         where = {link.resolve().parent for link in libraries.glob("lib*.so")}
         command += [f"-Xlinker=-rpath={path}" for path in where]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,16 +13,16 @@ from convlab.core.kernel.function import Function
 from convlab.core.timing import ab as abing
 from convlab.core.timing import ab_timing
 from convlab.isolate.runner import RUNNER
-from convlab.isolate.worker import can_cross
+from convlab.isolate.worker import can_send
 from tests.fake_times import timed, until
 from tests.fakes import CPU, PLAIN, plain_torch
 
 
 def test_what_can_be_sent_to_a_worker():
-    assert can_cross(Function(plain_torch, CPU)) and can_cross(convlab.load("01", engine="sim"))
-    assert not can_cross(Function(lambda *given: None, CPU))
+    assert can_send(Function(plain_torch, CPU)) and can_send(convlab.load("01", engine="sim"))
+    assert not can_send(Function(lambda *given: None, CPU))
     notebook = eval("lambda *given: None", {"__name__": "__main__"})
-    assert not can_cross(Function(notebook, CPU))
+    assert not can_send(Function(notebook, CPU))
 
 
 def test_isolation_goes_through_the_worker(monkeypatch):

@@ -35,7 +35,7 @@ from convlab.core.kernel.cuda import CUDA
 from convlab.core.kernel.libraries import baseline
 from convlab.core.machine import child
 from convlab.core.problem.problem import Problem
-from convlab.isolate import faults, rehearsal, worker
+from convlab.isolate import cuda_faults, rehearsal, worker
 from convlab.sim.engine import SIMULATOR
 from convlab.strict import nvcc_report
 from tests.processes import ended
@@ -116,14 +116,14 @@ def test_what_does_not_pickle_there_says_so(function, error, text):
 
 def test_what_cannot_cross_is_refused_before_it_is_sent():
     value = type("Local", (), {"__module__": "__main__"})
-    assert not worker.can_cross(value)
+    assert not worker.can_send(value)
     with pytest.raises(pickle.PicklingError, match="Local"):
         worker.call(id, value)
 
 
 def test_kernel_crosses():
     kernel = convlab.load("01_direct", engine="sim")
-    assert worker.can_cross(kernel, SMALL) and worker.call(operator.eq, SMALL, SMALL)
+    assert worker.can_send(kernel, SMALL) and worker.call(operator.eq, SMALL, SMALL)
     worker.call(rehearsal.run_once, kernel, SMALL, (4, 8, 0))
     assert worker.call(operator.attrgetter("workspace_limit"), kernel) == kernel.workspace_limit
 
@@ -261,17 +261,19 @@ TEXTS = {
 @pytest.mark.parametrize("error", [RuntimeError, torch.AcceleratorError], ids=lambda e: e.__name__)
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.split("\n")[0][:60])
 def test_cuda_error_is_classified(text, error):
-    kind, words = faults.classify(error(text))
+    kind, words = cuda_faults.classify(error(text))
     assert kind == TEXTS[text]
     assert words == text.split("\n")[0]
 
 
 def test_launch_error_is_classified_by_cudas_words():
-    assert faults.classify(LaunchError("k failed: invalid argument"))[0] == "launch configuration"
+    assert (
+        cuda_faults.classify(LaunchError("k failed: invalid argument"))[0] == "launch configuration"
+    )
     lost = "k failed: CUDA error: misaligned address (the GPU is lost to this process)"
-    assert faults.classify(LaunchError(lost))[1] == "k failed: CUDA error: misaligned address"
-    assert faults.classify(LaunchError("k failed: more outputs than a grid has")) is None
-    assert faults.classify(LaunchError("misaligned address", kind="trap")) is None
+    assert cuda_faults.classify(LaunchError(lost))[1] == "k failed: CUDA error: misaligned address"
+    assert cuda_faults.classify(LaunchError("k failed: more outputs than a grid has")) is None
+    assert cuda_faults.classify(LaunchError("misaligned address", kind="trap")) is None
 
 
 @pytest.mark.parametrize(
@@ -285,12 +287,14 @@ def test_launch_error_is_classified_by_cudas_words():
     ids=repr,
 )
 def test_other_errors_are_no_faults(error):
-    assert faults.classify(error) is None
+    assert cuda_faults.classify(error) is None
 
 
 def test_fault_of_two_kernels_names_both():
     pair = [convlab.load(name, engine="sim") for name in ("01_direct", "03_smem_tile")]
-    two, none = (str(faults.error("host crash", "", print, v)) for v in ([*pair, SMALL], [1]))
+    two, none = (
+        str(cuda_faults.make_error("host crash", "", print, v)) for v in ([*pair, SMALL], [1])
+    )
     assert two.startswith("01_direct or 03_smem_tile on small: host crash: ")
     assert none.startswith("print: host crash: ")
 
@@ -304,7 +308,7 @@ def unbounded():
 
 
 def test_explain_finds_the_line_on_the_simulator(unbounded, capsys):
-    text, _ = faults.explain(unbounded, convlab.problem("square"))
+    text, _ = cuda_faults.explain(unbounded, convlab.problem("square"))
     assert "global out of bounds: store of 4 bytes at y[" in text
     assert "unbounded.cu:2:" in text and "y[blockIdx.x * 1024 + threadIdx.x] = 1" in text
     assert "faults.md" not in text and not capsys.readouterr().out
@@ -312,11 +316,11 @@ def test_explain_finds_the_line_on_the_simulator(unbounded, capsys):
 
 def test_explain_says_that_it_found_nothing_and_never_raises(unbounded, monkeypatch):
     kernel = convlab.load("01_direct", engine="sim")
-    assert faults.explain(kernel, SMALL) == (f"the simulator found nothing on {SMALL}", [])
-    assert faults.explain(baseline("torch:cpu"), SMALL) == ("", [])
+    assert cuda_faults.explain(kernel, SMALL) == (f"the simulator found nothing on {SMALL}", [])
+    assert cuda_faults.explain(baseline("torch:cpu"), SMALL) == ("", [])
     monkeypatch.setattr(unbounded, "on", None)
-    assert "could not run it" in faults.explain(unbounded, SMALL)[0]
-    assert "could not run it" in faults.explain(unbounded, None)[0]
+    assert "could not run it" in cuda_faults.explain(unbounded, SMALL)[0]
+    assert "could not run it" in cuda_faults.explain(unbounded, None)[0]
 
 
 @pytest.fixture
@@ -336,11 +340,13 @@ def on_gpu(unbounded, monkeypatch, tmp_path):
 
 def test_fault_on_a_gpu_brings_the_simulators_line(on_gpu):
     call = rehearsal.run_once, [on_gpu, SMALL]
-    error = faults.error("illegal address", "CUDA error: an illegal memory access", *call)
+    error = cuda_faults.make_error("illegal address", "CUDA error: an illegal memory access", *call)
     assert "unbounded.cu:2:" in str(error) and str(SMALL) in str(error)
     assert [each.kind for each in error.findings] == ["global out of bounds"]
     assert pickle.loads(pickle.dumps(error)).findings == error.findings
-    assert "simulator" not in str(faults.error("out of memory", "CUDA out of memory", *call))
+    assert "simulator" not in str(
+        cuda_faults.make_error("out of memory", "CUDA out of memory", *call)
+    )
 
 
 # ---- a kernel's first call ------------------------------------------------------------------
@@ -452,7 +458,7 @@ def kinds() -> set[str]:
     simulated = set(re.findall(r'\b(?:fault\(|told\(|report\(\w+, )"([^"]+)"', runtime))
     assert len(simulated) > 10
     named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"(?!\.join)'
-    return simulated | set(re.findall(named, python)) | {nvcc_report.WARNING, *faults.KINDS}
+    return simulated | set(re.findall(named, python)) | {nvcc_report.WARNING, *cuda_faults.KINDS}
 
 
 HEADINGS = re.findall(r"^## (.*)$", PAGE, re.M)

@@ -15,7 +15,7 @@ from convlab.core.correctness import reference
 from convlab.core.errors import LaunchError
 from convlab.core.kernel import catalog
 from convlab.core.kernel.runnable import Launch
-from convlab.sim import findings, trace
+from convlab.sim import report_text, trace
 from tests.instruments import mutants, planted
 from tests.instruments.planted import BUILD, FAULT, MUTANTS, Mutant
 from tests.suites import DEEP, FOLDER
@@ -60,7 +60,7 @@ def _is_at_its_line(mutant: Mutant, finding: mutants.Finding) -> None:
         places = {(f.file, f.line), (f.other_file or f.file, f.other_line)}
         own = {line for file, line in places if not (file and file.endswith(".cuh"))}
         assert own & mutant.lines, (f, sorted(mutant.lines))
-        quoted = findings.describe([f], mutant.name, mutant.source)
+        quoted = report_text.describe_findings([f], mutant.name, mutant.source)
         assert any(lines[line - 1].strip() in quoted for line in own if line)
         if "out of bounds" in f.kind or f.kind in ("race", "uninitialised read"):
             assert re.search(r"\w+\[(\w=)?-?\d+|byte \d+ of extern __shared__", f.text), f.text

@@ -28,7 +28,6 @@ from convlab.core.builds.compile import exported
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.kernel.kernel import load
 from convlab.core.machine import toolchain
-from convlab.sim import findings
 from convlab.sim import library as simulated
 from tests.suites import ENGINES, FOLDER, cubin, needs_nvcc
 
@@ -268,7 +267,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, with the simulator's parts in it, which take long to build."""
     parts = [
         simulated.runtime(),
-        simulated._precompiled(simulated.compiler(), simulated.FLAGS).library,
+        simulated._precompiled_headers(simulated.compiler(), simulated.FLAGS).library,
     ]
     for folder in (part.parent for part in parts):
         shutil.copytree(folder, tmp_path / "cache" / folder.name)
@@ -427,20 +426,20 @@ def test_headers_that_were_read_before_make_the_same_code(
 ) -> None:
     def code(first: str, headers: Path) -> bytes:
         """What a kernel becomes whose first include is a text, or these headers of it."""
-        monkeypatch.setattr(simulated, "_FIRST", first)
-        monkeypatch.setattr(simulated, "_precompiled", lambda *_: cache.Build(headers, 0.0))
+        monkeypatch.setattr(simulated, "_FIRST_LINE", first)
+        monkeypatch.setattr(simulated, "_precompiled_headers", lambda *_: cache.Build(headers, 0.0))
         monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / f"{first[:9]} {headers.name}"))
         monkeypatch.setattr(cache, "_known", {})
         made = convlab.compile(FILL, name="fill", engine="sim").build()
-        assert findings.INCLUDE / "sim.h" in made.watched or first != text
+        assert simulated.INCLUDE / "sim.h" in made.watched or first != text
         subprocess.run(["objcopy", "-O", "binary", "-j", ".text", made.library, out], check=True)
         return out.read_bytes()
 
-    text = simulated._FIRST
+    text = simulated._FIRST_LINE
     out = tmp_path / "code"
     none = tmp_path / "none"
     none.touch()
-    precompiled = simulated._precompiled(simulated.compiler(), simulated.FLAGS).library
+    precompiled = simulated._precompiled_headers(simulated.compiler(), simulated.FLAGS).library
     runtime = simulated.runtime()
     monkeypatch.setattr(simulated, "runtime", lambda: runtime)
     assert code(text, precompiled) == code(text, none) != b""

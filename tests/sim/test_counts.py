@@ -114,9 +114,9 @@ def test_flops_are_not_known_without_objdump_or_counts(monkeypatch):
     assert prepared("01_direct", "N=1,C=1,H=8,W=8,K=1,R=3,S=3", trace=False)[1].flops is None
     find = toolchain.find
     monkeypatch.setattr(toolchain, "find", lambda n: None if n == "objdump" else find(n))
-    operations._blocks.cache_clear()
+    operations._operations_by_step.cache_clear()
     assert prepared("01_direct", "N=1,C=1,H=8,W=8,K=1,R=3,S=3")[1].flops is None
-    operations._blocks.cache_clear()
+    operations._operations_by_step.cache_clear()
 
 
 def test_inspect_shows_operations():

@@ -306,7 +306,10 @@ DEVICE: dict[str, tuple[str, str]] = {
     "recursion": ("y[i] = deep(1);", "stack overflow"),
     "large-array": ("y[i] = large(i);", "stack overflow"),
     "assert-0": ("assert(0);", "assert.* failed"),
-    "no return": ("y[i] = unfinished(i);", "abort: a function ends that should return a value"),
+    "no return": (
+        "y[i] = unfinished(i);",
+        "abort: a function that must return a value ended without one",
+    ),
     "far": ("y = nullptr; y[100000] = 0;", "null pointer; null here: bias .*, the workspace"),
 }
 HOST: dict[str, tuple[str, str]] = {
@@ -315,8 +318,8 @@ HOST: dict[str, tuple[str, str]] = {
     "exit": ("exit(0);", r"exit\(\) was called"),
     "quick": ("if (fork() == 0) exit(1); std::quick_exit(0);", r"exit\(\) was called"),
     "killed": ("raise(SIGKILL);", "SIGKILL, sent from outside"),
-    "thrown": ("throw 1;", "abort: an exception was thrown that nothing catches\n"),
-    "caught by none": ("(void)std::vector<int>(2).at(9);", "nothing catches: .*range_check"),
+    "thrown": ("throw 1;", "abort: an exception was thrown and not caught\n"),
+    "caught by none": ("(void)std::vector<int>(2).at(9);", "not caught: .*range_check"),
     "terminate": ("std::terminate();", r"std::terminate\(\) was called"),
 }
 FATAL = list(DEVICE) + list(HOST)

@@ -14,8 +14,8 @@ import pytest
 import convlab
 from convlab.core.correctness import reference
 from convlab.core.errors import BuildError, LaunchError, ProblemError
-from convlab.sim import any_kernel, findings
-from convlab.sim.findings import Array
+from convlab.sim import any_kernel, report_text, source_lines
+from convlab.sim.arrays import Array
 from tests.instruments.examples import BUGS, EXAMPLES, whole
 from tests.suites import FOLDER, Suite, line_of
 
@@ -37,7 +37,7 @@ def test_planted_bug_is_found_at_its_line(name, schedule):
     source = source.replace(old, new)
     with pytest.raises(LaunchError) as caught:
         EXAMPLES[example].run(source, schedule=schedule)
-    assert len(str(caught.value).splitlines()) <= findings.SCREEN + 6
+    assert len(str(caught.value).splitlines()) <= report_text.SCREEN + 6
     found = [f for f in caught.value.findings if f.kind == kind]
     assert found, caught.value.findings
     lines = source.splitlines()
@@ -129,8 +129,8 @@ def test_shuffle_from_a_lane_outside_the_mask(name):
 
 def test_headers_of_another_checkout_are_not_the_kernels_lines(monkeypatch):
     # a cache may be shared: the line table then names the include folder of who built it
-    monkeypatch.setattr(findings, "INCLUDE", Path("/elsewhere") / "convlab/sim/include")
-    monkeypatch.setattr(findings, "_known", {})
+    monkeypatch.setattr(source_lines, "INCLUDE", Path("/elsewhere") / "convlab/sim/include")
+    monkeypatch.setattr(source_lines, "_lines", {})
     test_early_exit_before_a_barrier_is_a_warning()
 
 
@@ -192,7 +192,7 @@ def test_outputs_that_nobody_writes_are_told():
     launch()
     (finding,) = launch.findings
     assert finding.kind == "never written" and not finding.error
-    assert "3 of the 144 elements of y, the first of them y[n=0, k=0, p=0, q=7]" in finding.text
+    assert "3 of the 144 elements of y, the first is y[n=0, k=0, p=0, q=7]" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_outputs_that_nobody_writes_are_told():
 def test_address_as_an_index(name, byte, expected):
     arrays = {"x": Array((3, 3, 4, 5), 4, "nchw"), "a": Array((4, 6), 8), "workspace": Array((1,))}
     arrays["w"] = Array((4, 3, 1, 2), 4, "kcrs")
-    assert arrays[name].words(name, byte) == expected
+    assert arrays[name].describe(name, byte) == expected
 
 
 def test_run_takes_files_and_says_what_it_cannot_take(tmp_path):
@@ -228,7 +228,7 @@ def test_run_takes_files_and_says_what_it_cannot_take(tmp_path):
     for error, message, entry, arguments, block in (
         (ProblemError, "by is a str", "scale", (x, "2"), 6),
         (ProblemError, "block is", "scale", (x, 2), ()),
-        (LaunchError, "another number of parameters", "scale", (x,), 6),
+        (LaunchError, "another number of parameters than arguments", "scale", (x,), 6),
         (LaunchError, "1 to 1024 threads", "scale", (x, 2), 1025),
         (LaunchError, "null pointer", "scale", (None, 2), 1),
         (BuildError, "scales", "scales", (x, 2), 1),

@@ -16,7 +16,7 @@ import torch
 
 import convlab
 from convlab.core.errors import BuildError, LaunchError
-from convlab.sim import findings, library, rewrite, trace
+from convlab.sim import library, rewrite, trace
 from tests.suites import ENGINES, FOLDER, Suite
 
 # --- what a case's `expect` may call ------------------------------------------------------------
@@ -207,26 +207,26 @@ def one(code: str, launch: str) -> str:
             'void __global__ ok(int* y) {\n asm volatile("mov.u32 %0, %laneid;"\n : "=r"(*y));\n}',
             "ok<<<1, 32>>>(nullptr);",
             "asm volatile",
-            "inline PTX .* a GPU is needed",
+            "inline PTX .* use a GPU",
         ),
         (
             "#include <cooperative_groups.h>\nusing cooperative_groups::this_grid;\n"  # noqa: ISC004
             "__global__ void ok() { this_grid().sync(); }",
             "ok<<<1, 32>>>();",
             "this_grid().",
-            "barrier of all blocks .* GPU is needed",
+            "barrier of all blocks .* use a GPU",
         ),
         (
             "__global__ void ok() {}",
             "void* none[1]; cudaLaunchCooperativeKernel(&ok, 1, 32, none);",
             "",
-            "cooperative launch .* GPU is needed",
+            "cooperative launch .* use a GPU",
         ),
         (
             "#include <curand.h>\n#include <cublasLt.h>\n__global__ void ok(__half, __nv_bfloat16) {}",
             "curandGenerator_t g; curandCreateGenerator(&g, CURAND_RNG_PSEUDO_DEFAULT);",
             "",
-            "cuRAND; .* GPU is needed",
+            "cuRAND; .* use a GPU",
         ),
     ],
     ids=[
@@ -276,7 +276,7 @@ def run_bare(folder, compiler, *runner):
     flags = [
         "-std=c++17",
         "-w",
-        f"-I{findings.INCLUDE}",
+        *(f"-I{path}" for path in library.HEADERS),
         f"-I{convlab.core.builds.build.KERNEL_DIR}",
     ]
     units = {

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 import convlab
-from convlab.core.builds.build import CUBLAS_DECLARATIONS
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.machine import toolchain
 from convlab.core.problem.format import parse_format
 from convlab.core.problem.problem import Problem
-from convlab.sim import findings, library, simulation
+from convlab.sim import library, simulation
 from tests.suites import DEEP, FOLDER
 
 KERNEL = (FOLDER / "apart.cu").read_text()
@@ -88,7 +87,7 @@ def test_what_it_detached_is_ended(tmp_path: Path, then: str) -> None:
 ENDS = {
     "exit-0": ("exit(0);", "abort", r"exit\(\) was called"),
     "_exit-0": ("_exit(0);", "host crash", "exit status 0"),
-    "throw": ('throw std::runtime_error("no");', "abort", "that nothing catches: no"),
+    "throw": ('throw std::runtime_error("no");', "abort", "and not caught: no"),
     "crash": ("*(volatile int*)8 = 1;", "null pointer", "null pointer"),
     "endless": ("for (;;) usleep(1000);", "endless loop", r"within 0\.5 s on the simulator"),
 }
@@ -127,7 +126,7 @@ def test_an_endless_loop_is_told_with_how_far_it_came() -> None:
 def test_no_progress_is_told_before_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "STALL_LIMIT", 0.4)
     endless = kernel(inside="while (y[0] != 8) { }", time_limit=2.4)
-    with pytest.raises(LaunchError, match=r"no block came to its end for 0\.4 s"):
+    with pytest.raises(LaunchError, match=r"no block finished for 0\.4 s"):
         run(endless)
     slow = kernel("for (int i = 0; i < 6; ++i) { usleep(150000); fill<<<1, 32>>>(y, 1); }")
     slow.time_limit = 2.4
@@ -149,7 +148,7 @@ def test_clang_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 OWN, CUDAS = (
     sorted(path.name for path in folder.glob("*.h"))
-    for folder in (library.RUNTIME.parent, findings.INCLUDE)
+    for folder in (library.RUNTIME.parent, library.INCLUDE)
 )
 # In orders that mean nothing; each alone, which takes ten times as long, where CONVLAB_DEEP is set.
 NAMES = {"in order": OWN, "backwards": OWN[::-1], "CUDA's": sorted(CUDAS, key=lambda n: n[::-1])}
@@ -166,8 +165,7 @@ def test_each_header_includes_what_it_uses(names: list[str]) -> None:
         "-fsyntax-only",
         "-x",
         "c++",
-        f"-I{findings.INCLUDE}",
-        f"-I{CUBLAS_DECLARATIONS}",
+        *(f"-I{folder}" for folder in library.HEADERS),
         f"-I{library.RUNTIME.parent}",
         "-",
     ]
@@ -191,8 +189,8 @@ def test_tensors_lie_as_their_format_says() -> None:
     assert x.dtype == torch.float16 and x.stride() == (60, 1, 15, 3) and y.shape == (2, 6, 4, 5)
     assert arena.buffers["x"][1] == 240 and arena.tensors["w"].is_contiguous()
     place = 2 * ((1 * 4 + 2) * 5 + 3) * 3 + 2
-    assert arena.arrays["x"].words("x", place) == "x[n=1, h=2, w=3, c=1]"
-    assert arena.arrays["y"].words("y", 4 * 6) == "y[n=0, p=0, q=1, k=0]"
+    assert arena.arrays["x"].describe("x", place) == "x[n=1, h=2, w=3, c=1]"
+    assert arena.arrays["y"].describe("y", 4 * 6) == "y[n=0, p=0, q=1, k=0]"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.machine import toolchain
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
-from convlab.strict import settings, shapes, stricter
+from convlab.strict import settings, stricter
+from convlab.strict.generated_problems import generate, option_pairs
 from tests.schema import VALIDATOR
 from tests.strangers import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
 from tests.suites import DEEP, needs_nvcc, on_engines, parted
@@ -45,7 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """One problem stands for the fixed ones; it is met after others in `STATEFUL` alone."""
     monkeypatch.setattr(settings, "SETTINGS", settings.SETTINGS[:-1])
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
-    monkeypatch.setattr(stricter, "_IN_CHUNKS", (PLAIN,))
+    monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", (PLAIN,))
 
 
 def default(kernel: convlab.Kernel) -> convlab.core.correctness.report.Reports:
@@ -73,7 +74,7 @@ def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: 
 def test_where_it_has_little_workspace_it_may_decline_by_its_header(
     few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stricter, "_IN_CHUNKS", ("awkward.groups_3", PLAIN))
+    monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", ("awkward.groups_3", PLAIN))
     parts = {
         "header": "// supports: groups == 2",
         "workspace": """
@@ -161,9 +162,9 @@ def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) ->
     kernel = convlab.load(rung, engine="sim")
 
     def met(some: Iterable[Problem]) -> set[tuple[str, str]]:
-        return set().union(*(shapes.pairs(p) for p in some if not kernel.unsupported(p)))
+        return set().union(*(option_pairs(p) for p in some if not kernel.unsupported(p)))
 
-    possible = met(shapes.generated(30 * 64))
+    possible = met(generate(30 * 64))
     assert ("bias", "groups") in {tuple(sorted(pair)) for pair in possible}
     assert possible <= met(stricter.Strict(kernel).problems(64, 0)) and possible <= met(
         problems("awkward")
@@ -289,7 +290,7 @@ def test_a_lane_that_a_fault_took_is_not_told_as_missing() -> None:
 
 
 def test_a_problem_that_is_not_sparse_is_refused() -> None:
-    with pytest.raises(ProblemError, match="of its own: N2 C3 H32800.* or N2 C1 H46400"):
+    with pytest.raises(ProblemError, match="its own problems: N2 C3 H32800.* or N2 C1 H46400"):
         check(stranger("plain"), PLAIN, setting="sparse")
 
 

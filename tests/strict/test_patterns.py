@@ -14,13 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convlab.core.correctness import output, reference
+from convlab.core.correctness.evidence import Evidence
 from convlab.core.correctness.output import OutputComparison, poison
 from convlab.core.correctness.reference import Reference
 from convlab.core.kernel.runnable import Launch
 from convlab.core.problem.named import problem, problems
 from convlab.core.problem.problem import Problem
-from convlab.strict import patterns
-from convlab.strict.shapes import MAX_MACS, across, generated, shrink
+from convlab.strict import output_patterns, problem_patterns
+from convlab.strict.generated_problems import MAX_MACS, generate
+from convlab.strict.smallest_failure import shrink
 
 pytestmark = pytest.mark.pure
 
@@ -116,24 +118,27 @@ PLANTED = {
     "p_q": (lambda y, *_: y.transpose(2, 3).reshape(y.shape), "p and q exchanged in memory"),
     "channels_last": (lambda y, *_: y.permute(0, 2, 3, 1).reshape(y.shape), "channels last"),
     "other_order": (lambda y, *_: y.permute(2, 3, 0, 1).reshape(y.shape), "read as (P, Q, N, K)"),
-    "scaled": (lambda y, *_: y / 3, "1/3 times what it should be: all 17,759"),
-    "negated": (lambda y, *_: -y, "-1 times what it should be"),
-    "scaled_before_bias": (biased(1, 0.5), "1/2 times what it should be, before the bias"),
+    "scaled": (lambda y, *_: y / 3, "1/3 times the correct value: all 17,759"),
+    "negated": (lambda y, *_: -y, "-1 times the correct value"),
+    "scaled_before_bias": (biased(1, 0.5), "1/2 times the correct value, before the bias"),
     "no_bias": (biased(0, 1), "the bias is not added: all 17,760"),
     "bias_twice": (biased(2, 1), "the bias is added twice"),
     "bias_by_four_threads": (biased(4, 1), "the bias is added 4 times: all 17,760"),
     "zeros": (lambda y, *_: 0 * y, "every output is 0"),
-    "zeros_in_part": (lambda y, *_: y * (torch.arange(3) < 2).view(-1, 1, 1, 1), "alike, 0: all 5"),
+    "zeros_in_part": (lambda y, *_: y * (torch.arange(3) < 2).view(-1, 1, 1, 1), "equal, 0: all 5"),
     "unwritten": (unwritten((..., slice(30, None))), "never written: all 3,360 wrong"),
-    "nan": (put((0, 3), value=float("nan")), "NaN or inf, as made of memory that nobody wrote"),
-    "inf": (put((0, 3), value=float("inf")), "inf, as past the largest number, or by a division"),
-    "tf32": (rounded(13), "operands or sums were rounded to TF32 or fp16, where fp32 is declared"),
+    "nan": (
+        put((0, 3), value=float("nan")),
+        "NaN or inf, as if computed from uninitialised memory",
+    ),
+    "inf": (put((0, 3), value=float("inf")), "inf, as after an overflow or a division"),
+    "tf32": (rounded(13), "operands or sums were rounded to TF32 or fp16, but fp32 is declared"),
     "fp16_sums": (lambda y, *_: y.half().float(), "operands or sums were rounded to TF32 or fp16"),
     "fp16_sums_and_bias": (
         lambda y, x, w, b: (y - b.view(1, -1, 1, 1)).half() + b.view(1, -1, 1, 1),
         "operands or sums were rounded to TF32 or fp16",
     ),
-    "bf16": (rounded(16), "rounded to bf16, where fp32 is declared"),
+    "bf16": (rounded(16), "rounded to bf16, but fp32 is declared"),
 }
 
 
@@ -146,8 +151,8 @@ def test_planted_pattern_is_named(spoil, sentence):
 FEW = {  # which of six outputs are spoilt, what they are of themselves and the bias, what is said
     "bias twice": ([1, 4], lambda y, b: y + b, "the bias is added twice: all 2 wrong outputs"),
     "no bias": ([1], lambda y, b: y - b, "the bias is not added: the wrong output"),
-    "thrice": ([1, 4], lambda y, b: 3 * y, "3 times what it should be: all 2 wrong outputs"),
-    "zeros": ([1, 4], lambda y, b: 0 * y, "all alike, 0: all 2 wrong outputs"),
+    "thrice": ([1, 4], lambda y, b: 3 * y, "3 times the correct value: all 2 wrong outputs"),
+    "zeros": ([1, 4], lambda y, b: 0 * y, "all equal, 0: all 2 wrong outputs"),
     "one": ([1], lambda y, b: 3 * y, ""),
     "unlike": ([1, 4], lambda y, b: y * torch.tensor([3, 5]), ""),
 }
@@ -209,7 +214,7 @@ def test_nan_of_given_nan_is_not_blamed_on_memory():
     everywhere = np.zeros((4, 4), int)
     truth = np.array([1.0, 2.0, 3.0, np.nan])
     wrong = np.array([True, True, True, False])
-    evidence = patterns.Evidence(
+    evidence = Evidence(
         PROBLEM,
         "fp32",
         everywhere,
@@ -223,7 +228,7 @@ def test_nan_of_given_nan_is_not_blamed_on_memory():
         lambda where: truth,
         usual=False,
     )
-    assert patterns.words(evidence)[0].startswith("NaN or inf, and not the one that belongs there")
+    assert output_patterns.describe(evidence)[0].startswith("NaN or inf, but not the expected one")
 
 
 def test_what_has_no_pattern_is_given_none():
@@ -234,13 +239,13 @@ def test_what_has_no_pattern_is_given_none():
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.sampled_from(list(generated(60, seed=11))), st.integers(0, 2**31), st.booleans())
+@given(st.sampled_from(list(generate(60, seed=11))), st.integers(0, 2**31), st.booleans())
 def test_nothing_is_said_of_right_outputs(problem, seed, sample):
     assert said(problem, lambda *_: None, seed=seed, sampled=64 if sample else None) == []
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.data(), st.sampled_from(list(generated(60, seed=12))))
+@given(st.data(), st.sampled_from(list(generate(60, seed=12))))
 def test_places_said_are_true(data, problem):
     """Whatever box of outputs is wrong: each sentence's count is what is wrong, and no more."""
     box = tuple(
@@ -260,7 +265,7 @@ def test_places_said_are_true(data, problem):
 
 # Sets of problems ------------------------------------------------------------------------------
 
-SOME = [*generated(80, seed=5)]
+SOME = [*generate(80, seed=5)]
 
 
 @pytest.mark.parametrize(
@@ -296,8 +301,8 @@ SOME = [*generated(80, seed=5)]
     ],
 )
 def test_across_names_what_failing_problems_share(fails, sentence):
-    some = SOME if sum(map(fails, SOME)) > 1 else [*generated(80, seed=11)]
-    found = across([(p, not fails(p)) for p in some])
+    some = SOME if sum(map(fails, SOME)) > 1 else [*generate(80, seed=11)]
+    found = problem_patterns.describe([(p, not fails(p)) for p in some])
     assert any(
         sentence in line or " and ".join(reversed(sentence.split(" and "))) in line
         for line in found
@@ -309,14 +314,16 @@ def test_across_does_not_guess(failing):
     """Of failures drawn at random something may be said by chance alone: rarely."""
     draws = [random.Random(seed).sample(range(len(SOME)), failing) for seed in range(30)]
     outcomes = [[(p, i not in drawn) for i, p in enumerate(SOME)] for drawn in draws]
-    assert sum(bool(across(each)) for each in outcomes) <= 2
+    assert sum(bool(problem_patterns.describe(each)) for each in outcomes) <= 2
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_across_blames_no_stride_for_what_the_height_does(seed):
-    some = [*generated(64, seed), *problems("awkward")]
+    some = [*generate(64, seed), *problems("awkward")]
     for tile in (5, 7, 24):  # those it has no words for, too
-        assert not re.search("stride|pad|dil", str(across([(p, p.P % tile != 0) for p in some])))
+        assert not re.search(
+            "stride|pad|dil", str(problem_patterns.describe([(p, p.P % tile != 0) for p in some]))
+        )
 
 
 def test_across_tells_which_explanations_fit():
@@ -327,9 +334,9 @@ def test_across_tells_which_explanations_fit():
         for w in (8, 12, 15)
         for s in (1, 2)
     ]
-    (said,) = across([(p, p.stride[0] == 1) for p in some])
+    (said,) = problem_patterns.describe([(p, p.stride[0] == 1) for p in some])
     assert said.startswith("wrong wherever the stride is not 1, and only there (or stride_h is not")
-    assert "or stride_w is not 1" in said and said.endswith("these problems do not tell)")
+    assert "or stride_w is not 1" in said and said.endswith("these problems cannot tell)")
 
 
 def test_across_holds_for_what_was_tried_in_search_of_the_smallest():
@@ -340,30 +347,36 @@ def test_across_holds_for_what_was_tried_in_search_of_the_smallest():
         for w in (900, 1000, 1031, 1040)
     ]
     outcomes = [(p, p.Q < 1025) for p in drawn]
-    assert across(outcomes)[0].startswith("wrong wherever Q >= 1031 (right up to 1000), and only")
+    assert problem_patterns.describe(outcomes)[0].startswith(
+        "wrong wherever Q >= 1031 (right up to 1000), and only"
+    )
     tries = [
         dataclasses.replace(drawn[3], W=w, H=h, name="")
         for w in (600, 1023, 1024, 1025)
         for h in (1, 3)
     ]
-    (said,) = across(outcomes, [(p, p.Q < 1025) for p in tries])
+    (said,) = problem_patterns.describe(outcomes, [(p, p.Q < 1025) for p in tries])
     assert said.startswith("wrong wherever Q >= 1025, and only there") and "P*Q" not in said
-    assert not across(
+    assert not problem_patterns.describe(
         outcomes, [(dataclasses.replace(drawn[0], W=1100, name=""), True), (drawn[0], False)]
     )
 
 
 def test_across_is_silent_where_all_is_right_or_all_is_wrong():
-    assert across([(p, True) for p in SOME]) == across([(p, False) for p in SOME]) == []
+    assert (
+        problem_patterns.describe([(p, True) for p in SOME])
+        == problem_patterns.describe([(p, False) for p in SOME])
+        == []
+    )
 
 
 # Generated problems, and the smallest ----------------------------------------------------------
 
 
 def test_generated_problems_are_reproducible_and_small():
-    first = list(generated(200, seed=1))
-    assert first == list(generated(200, seed=1)) and first[:50] == list(generated(50, seed=1))
-    assert first != list(generated(200, seed=2))
+    first = list(generate(200, seed=1))
+    assert first == list(generate(200, seed=1)) and first[:50] == list(generate(50, seed=1))
+    assert first != list(generate(200, seed=2))
     assert len(set(first)) == 200 and max(p.macs for p in first) <= MAX_MACS
 
 
@@ -413,7 +426,7 @@ def test_generated_problems_are_reproducible_and_small():
     ],
 )
 def test_default_number_of_generated_problems_has(has):
-    assert any(map(has, generated(64)))
+    assert any(map(has, generate(64)))
 
 
 @pytest.mark.parametrize(
@@ -429,7 +442,7 @@ def test_default_number_of_generated_problems_has(has):
     ids=["Q", "N,K", "dilation", "groups", "bias", "padding"],
 )
 def test_shrinks_to_the_smallest(fails, smallest):
-    for start in [p for p in generated(300, seed=4) if fails(p)][:8]:
+    for start in [p for p in generate(300, seed=4) if fails(p)][:8]:
         asked = Mock(side_effect=fails)
         assert shrink(start, asked) == problem(smallest), start
         assert asked.call_count < 100

@@ -54,7 +54,7 @@ struct grid_group {
     SIM_IS(Count, thread_rank,
            block_rank() * thread_block().size() + thread_block().thread_rank())
     SIM_IS(dim3, group_dim, gridDim) SIM_IS(dim3, dim_blocks, gridDim)
-    SIM_REFUSED("a barrier of all blocks has them run at one time") static void sync();
+    SIM_REFUSED("a barrier of all blocks runs them at the same time") static void sync();
 };
 __forceinline__ grid_group this_grid() { return {}; }
 

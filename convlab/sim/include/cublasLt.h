@@ -1,4 +1,4 @@
-// Of cuBLASLt only its handle, which programs make at their start; a call of it is refused.
+// Only the handle of cuBLASLt, which many programs create when they start. Calls are refused.
 #pragma once
 #include <cublas_v2.h>
 

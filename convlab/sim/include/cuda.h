@@ -1,4 +1,4 @@
-// Of the driver's API only its version: kernels include it beside the runtime's.
+// Only the version of the driver's API: some kernels include this header too.
 #pragma once
 #include <cuda_runtime.h>
 

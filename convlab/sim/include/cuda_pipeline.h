@@ -1,3 +1,3 @@
-// Of CUDA's pipelines what kernels call by name; pipelines as objects are not here.
+// The pipeline functions that kernels call by name; pipeline objects are not supported.
 #pragma once
 #include <cuda_pipeline_primitives.h>

@@ -1,5 +1,5 @@
-// Asynchronous copies to shared memory. Here each is done when its thread waits for it, so that
-// what is read before that is not there yet.
+// Asynchronous copies to shared memory. Here each is done when its thread waits for it, so a read
+// before the wait does not see the data.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-// Of cuRAND only what stands in headers: many include it, and few of their kernels call it.
+// Only the declarations of cuRAND: many files include it, and few kernels call it.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-// What the rewritten kernel and the runtime (../runtime) say to each other.
+// The interface between the rewritten kernel and the runtime (../runtime).
 // Everything a kernel's thread asks of the simulator goes through the extern "C" functions below;
 // they live in the runtime's object file, so that the memory they touch is never traced.
 #pragma once
@@ -21,8 +21,8 @@ struct dim3 {
 typedef struct CUstream_st* cudaStream_t;
 #define CUDART_VERSION 13000
 
-// What a GPU is needed for, told where it is compiled: not of a function that nobody calls.
-#define SIM_REFUSED(why) __attribute__((error(why "; the simulator cannot, a GPU is needed")))
+// Refuses, at compile time, what needs a GPU; a function that is never called is not refused.
+#define SIM_REFUSED(why) __attribute__((error(why "; the simulator does not support it, use a GPU")))
 namespace sim {
 SIM_REFUSED("this is inline PTX (or guard it with #ifndef CONVLAB_SIMULATOR)") void ptx();
 }
@@ -49,11 +49,11 @@ inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_
 }  // namespace sim
 
 extern "C" {
-// One launch: `body(context)` is run once by every thread of the grid.
+// Launches: every thread of the grid runs `body(context)` once.
 void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context);
 // A `__shared__` array; its shape: bytes of an element, extents, 0.
 void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
-// A variable of a file, and what it is (see Use): where it lies, with nothing around it.
+// Returns where a variable of a file is stored, surrounded by unmapped memory; for `use` see Use.
 void* sim_variable(const char* name, const void* image, size_t bytes, const unsigned* shape,
                    int use);
 void* sim_dynamic_shared();                                    // this block's `extern __shared__`
@@ -66,7 +66,7 @@ unsigned sim_active_lanes();
 void sim_read_only(const void* address, unsigned bytes);        // __ldg
 void sim_spin();                                                // waiting for another thread
 unsigned sim_lane();
-// One atomic, to be counted; `replaces`: it minds not what is there, as nothing may be.
+// Counts one atomic; `replaces`: it ignores the old value, which may be uninitialised.
 void sim_atomic(const volatile void* address, unsigned bytes, bool replaces = false);
 void sim_fence();                                               // __threadfence
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros);  // done at the wait
@@ -77,7 +77,7 @@ void sim_copy_wait(unsigned newest);                            // all but so ma
 
 namespace sim {
 
-// What stands between `kernel<<<...>>>` and `(arguments)`: called with the arguments, it launches.
+// The object between `kernel<<<...>>>` and `(arguments)`: called with the arguments, it launches.
 template <typename Call>
 struct Deduced {  // a template: each thread's call deduces its arguments
     Config config;
@@ -147,7 +147,7 @@ T& variable(const char* name, T& image, int use) {
                              shape<T>(std::make_index_sequence<std::rank_v<T>>()), use);
 }
 
-// What `any_kernel.run` brings for a parameter of whatever type.
+// An argument of `any_kernel.run`, for a parameter of any type.
 struct Argument {
     void* pointer;
     double real;
@@ -164,7 +164,7 @@ const char* call(void (*kernel)(P...), const char* name, const Argument* a, cons
                  std::index_sequence<i...>) {
     Config config{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}, shape[6], nullptr,
                   name};
-    if (shape[7] != sizeof...(P)) return "it has another number of parameters than were given";
+    if (shape[7] != sizeof...(P)) return "another number of parameters than arguments";
     Typed<int, P...>{config, kernel, 0}(a[i].template as<std::decay_t<P>>()...);
     return nullptr;
 }

@@ -172,7 +172,7 @@ cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int val
 }
 
 template <typename... A>
-SIM_REFUSED("a cooperative launch has all blocks run at one time")
+SIM_REFUSED("a cooperative launch runs all blocks at the same time")
 cudaError_t cudaLaunchCooperativeKernel(const A&...);
 
 // ---- memory -------------------------------------------------------------------------------

@@ -83,13 +83,14 @@ __forceinline__ void bulk_wait_read() { sim_bulk_wait_read(newest); }
 void fence_proxy_async() SIM_RUNTIMES(fence_proxy_async);
 
 // ---- griddepcontrol -----------------------------------------------------------------------
-// A grid runs when the one ahead has ended. What that one touched is no block's business before one
-// of its threads has waited; whether the thread that comes there knows of it is not watched.
+// Here a grid runs when the previous one has ended. A block may not access what the previous grid
+// accessed before one of its threads has called griddepcontrol_wait. Nothing checks that the thread
+// which accesses it is synchronized with the one that waited.
 __forceinline__ void griddepcontrol_launch_dependents() {}
 void griddepcontrol_wait() SIM_RUNTIMES(griddepcontrol_wait);
 
 // ---- wgmma --------------------------------------------------------------------------------
-// Each warp computes its rows by itself: that the four of a warpgroup go together is not watched.
+// Each warp computes its own rows. Nothing checks that the four warps of a warpgroup go together.
 void wgmma_fence() SIM_RUNTIMES(wgmma_fence);
 void wgmma_commit() SIM_RUNTIMES(wgmma_commit);
 template <int newest>

@@ -1,12 +1,12 @@
-// Every load, store and step through the code comes through here: logged, and looked at if need be.
+// Logs every load, every store and every step through the code, and checks those that need it.
 #pragma once
 #include "memory.h"
 
 namespace {
-// The current thread comes to a basic block. Where blocks stand in the order in which they
-// run, as the compiler was asked to leave them, a step to a lower address closes a loop. Lanes
-// that did nothing in the block before it are met there, by the note of it; those that did, by
-// what they did. Steps forward need no note: who has gone on waits for who has not.
+// Called when the current thread enters a basic block. The compiler keeps blocks in the order in
+// which they run, so a step to a lower address closes a loop. The log notes such a step, so that
+// lanes which accessed nothing in the iteration reconverge there too. A step forward needs no note:
+// lanes that are ahead wait for lanes that are behind.
 inline void Worker::step(uintptr_t pc) {
     size_t at = pc - code;
     if (at < code_bytes) ++steps[at / 4];
@@ -75,8 +75,8 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
     return s;
 }
 
-// The short way of what is usual: an instruction that was met before, inside of what it touched
-// then, and nothing to be looked for.
+// The fast path: the instruction ran before, the address is in the buffer that it accessed then,
+// and there is nothing to check.
 inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned,
                            bool ordered) {
     bool placed = in_buffers(address) || address - uintptr_t(shared) < kSharedSpan;
@@ -89,7 +89,7 @@ inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr
             if (!s.cells) return void(*here++ = {address, slot.index});
             if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
                 quiet(s.cells + (at >> 2), address, bytes)) {
-                fibers[current].loaded = 0;  // nobody does atomics on it in this era
+                fibers[current].loaded = 0;  // no thread performs atomics on it in this era
                 return void(*here++ = {address, slot.index});
             }
         }
@@ -107,7 +107,7 @@ void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind, ui
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan) {
         if (__builtin_expect(address < 1 << 16, 0)) misplaced(address, bytes, kind, pc);
-        if (!in_buffers(address)) return;  // its stack, a table
+        if (!in_buffers(address)) return;  // the thread's stack, or a table
     }
     uint16_t index;
     Site& s = site(pc, bytes, kind, index);
@@ -164,7 +164,7 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
         }
         const Buffer* near = buffer_near(address);
         if (!near)
-            fault("global out of bounds", s.pc, "%s far outside every buffer", verb(s.kind));
+            fault("global out of bounds", s.pc, "%s far outside all buffers", verb(s.kind));
         long unit = near->shape ? near->shape[0] : 4;
         fault("global out of bounds", s.pc, "%s of %u bytes at %s[%ld], which has %zu elements: %s",
               how, bytes, near->name, long(address - near->base) / unit, near->bytes / unit,
@@ -182,7 +182,7 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
         return;
     }
     const Array* near = array_near(address);
-    if (!near) fault("shared out of bounds", s.pc, "%s, though the block has no array", how);
+    if (!near) fault("shared out of bounds", s.pc, "%s, but the block has no shared array", how);
     fault("shared out of bounds", s.pc, "%s of %u bytes at byte %ld of %s, which has %zu: %s", how,
           bytes, long(address - uintptr_t(near->base)), near->name, near->bytes, place(address));
 }

@@ -1,5 +1,5 @@
-// Mbarriers, bulk copies, wgmma: done at once here, where a GPU may do them later; what may not be
-// touched until they are waited for is watched instead.
+// Mbarriers, bulk copies and wgmma. They complete at once here, and may complete later on a GPU. So
+// the runtime reports accesses, before the wait, to what they read or write.
 #pragma once
 #include "requests.h"
 #include "shadow.h"
@@ -10,7 +10,7 @@
 #include <utility>
 
 namespace {
-// An access that is neither logged nor counted: is it inside of an array, ordered, initialised?
+// Checks an access that is not logged and not counted: bounds, order, initialisation.
 void Worker::examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan)
@@ -23,7 +23,7 @@ void Worker::examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc)
                 {address, bytes, kind, false, global, s.fresh, s.output, index});
 }
 
-// The same for what the asynchronous proxy reads of shared memory.
+// Does the same for shared memory that the asynchronous proxy reads.
 void Worker::examine_proxy(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who) {
     examine(address, bytes, Kind::load, pc);
     if (!g_trace) return;
@@ -36,7 +36,7 @@ void Worker::examine_proxy(uintptr_t address, unsigned bytes, uintptr_t pc, cons
             continue;
         Other other{g_pcs[w.site], blockIdx, f.index};
         report(true, "no proxy fence", pc, other,
-               "%s reads %s, and the thread that stored it has not called fence_proxy_async since",
+               "%s reads %s, but the thread that stored it has not called fence_proxy_async since",
                who, place(at));
         return;
     }
@@ -51,14 +51,14 @@ void join_clocks(Clock& into, const Clock& other) {
     for (size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
-// What the current thread did until now is known to `clock`, with all that it knows itself.
+// Adds to `clock` what the current thread did until now, and what it knows of other threads.
 void Worker::publish(Clock& clock) {
     join_clocks(clock, async.clocks[current]);
     clock[current] = warps[current / 32].stamp;
     next_stamp(current);
 }
 
-// Lanes of a warp have met: what one knows of other warps, all of them do.
+// Synchronizes lanes of a warp: what one of them knows of other warps, all of them know.
 void Worker::share_clocks(int w, unsigned mask) {
     Clock all(threads, 0);
     for (int lane = 0; lane < 32; ++lane)
@@ -70,7 +70,7 @@ void Worker::share_clocks(int w, unsigned mask) {
         if (mask >> lane & 1) async.clocks[w * 32 + lane] = all;
 }
 
-// A barrier of the whole block: stamps begin anew.
+// Passes a barrier of the whole block: stamps begin at zero again.
 void Worker::reset_clocks() {
     for (Clock& clock : async.clocks) std::fill(clock.begin(), clock.end(), 0);
     for (auto& [_, barrier] : async.barriers) {
@@ -85,8 +85,8 @@ Mbarrier& Worker::mbarrier_at(uintptr_t address, uintptr_t pc) {
     if (address & 7) misplaced(address, 8, Kind::load, pc);
     auto at = async.barriers.find(address);
     if (at == async.barriers.end())
-        fault("mbarrier", pc, "%s is no mbarrier: mbarrier_init was not called", place(address));
-    examine(address, 8, Kind::load, pc);  // ordered behind the init?
+        fault("mbarrier", pc, "mbarrier_init was not called for %s", place(address));
+    examine(address, 8, Kind::load, pc);  // is it ordered after the init?
     return at->second;
 }
 
@@ -94,7 +94,8 @@ void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
     if (address & 7) misplaced(address, 8, Kind::store, pc);
     examine(address, 8, Kind::store, pc);
     std::memset(reinterpret_cast<void*>(address), 0, 8);
-    if (arrivals < 1) fault("mbarrier", pc, "a phase of %d arrivals: at least 1", arrivals);
+    if (arrivals < 1)
+        fault("mbarrier", pc, "a phase expects %d arrivals: it needs at least 1", arrivals);
     if (async.clocks.empty()) async.clocks.assign(threads, Clock(threads, 0));
     async.barriers[address] = {arrivals, arrivals, 0, 0, Clock(threads), Clock(threads), {}};
 }
@@ -102,7 +103,7 @@ void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
 void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
     Mbarrier& barrier = mbarrier_at(address, pc);
     if (barrier.missing == 0)
-        fault("mbarrier", pc, "an arrival more than the %d that the phase was to have, at %s",
+        fault("mbarrier", pc, "one arrival more than the %d that the phase expects, at %s",
               barrier.arrivals, place(address));
     --barrier.missing;
     barrier.bytes += bytes;
@@ -110,7 +111,7 @@ void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
     settle(barrier);
 }
 
-// Is the phase complete? Then what its copies brought is there, and who waited may look.
+// Completes the phase if nothing is missing: its copies have arrived, and waiting threads go on.
 void Worker::settle(Mbarrier& barrier) {
     if (barrier.missing || barrier.bytes) return;
     for (const Span& span : barrier.copies)
@@ -127,7 +128,7 @@ void Worker::settle(Mbarrier& barrier) {
 }
 
 void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
-    if (parity & ~1) fault("mbarrier", pc, "parity %d: it is 0 or 1", parity);
+    if (parity & ~1) fault("mbarrier", pc, "the parity is %d: it must be 0 or 1", parity);
     while (mbarrier_at(address, pc).phase % 2 == unsigned(parity))
         wait_as(State::at_mbarrier, pc);
     join_clocks(async.clocks[current], async.barriers[address].known);
@@ -188,7 +189,7 @@ void Worker::bulk_wait_read(unsigned newest) {
     if (!async.stores.empty()) reads_done(async.stores[current], newest);
 }
 
-// What an asynchronous operation read may be overwritten by whoever knows of this moment.
+// Marks the end of an asynchronous read: threads ordered after this moment may overwrite the data.
 void Worker::reads_done(Reads& of, unsigned newest) {
     for (; of.groups.size() > newest; of.groups.erase(of.groups.begin())) {
         for (const Span& span : of.groups.front())
@@ -197,15 +198,15 @@ void Worker::reads_done(Reads& of, unsigned newest) {
     }
 }
 
-// A store to shared memory: does an asynchronous operation still read there?
+// Checks a store to shared memory: may an asynchronous operation still read there?
 void Worker::overwritten(const Look& look) {
     auto meets = [&](const std::vector<Span>& spans, int thread) {
         for (const Span& span : spans) {
             if (look.address >= span.to || look.address + look.bytes <= span.from) continue;
             Other other{span.pc, blockIdx, fibers[thread].index};
             report(true, "overwritten too early", sites[look.site].pc, other,
-                   "store to %s, which an asynchronous operation may still read: it was not waited "
-                   "for", place(std::max(look.address, span.from)));
+                   "store to %s, which an asynchronous operation may still read: nothing waited "
+                   "for its end", place(std::max(look.address, span.from)));
         }
     };
     auto all = [&](const Reads& of, size_t thread) {
@@ -216,7 +217,7 @@ void Worker::overwritten(const Look& look) {
     for (size_t w = 0; w < async.warps.size(); ++w) all(async.warps[w], w * 32);
 }
 
-// ---- wgmma: each warp computes its 16 rows; that the four go together is not looked at
+// ---- wgmma: each warp computes its 16 rows; nothing checks that the four warps go together
 
 struct WgmmaCall {
     float* d;
@@ -228,11 +229,11 @@ struct WgmmaCall {
 void Worker::warp_meets(void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
     if (async.warps.empty()) async.warps.resize(warps.size());
     if (lanes_of(current / 32) < 32 || ~lanes_present(current / 32))
-        fault("warp mask", pc, "a wgmma operation of fewer than 32 lanes");
+        fault("warp mask", pc, "a wgmma operation by fewer than 32 lanes");
     collective(0xffffffffu, step, argument, pc);
 }
 
-// For what may fault: the lane that came last is told so, and does the work of all.
+// Runs what may fault: the lane that arrived last does the work of all lanes.
 bool Worker::warp_met(void* argument, uintptr_t pc) {
     auto step = [](void** arguments, unsigned) {
         Warpgroup& group = t_worker->async.warps[t_worker->current / 32];
@@ -243,7 +244,7 @@ bool Worker::warp_met(void* argument, uintptr_t pc) {
     return std::exchange(async.warps[current / 32].met, false);
 }
 
-// What a tensor core sees of a number.
+// Returns a number as a tensor core reads it.
 inline float seen_as_tf32(float value) {
     return sim::bits<float>(sim::bits<unsigned>(value) & 0xffffe000);
 }
@@ -251,7 +252,8 @@ inline float seen_as_tf32(float value) {
 // Rows of an operand: twice 16 bytes, of 8 numbers in TF32 ('t') or of 16 in bf16 or fp16.
 void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                            uintptr_t pc, std::vector<Span>& reading) {
-    if (descriptor >> 62) fault("wgmma", pc, "a descriptor with a swizzle, which is not simulated");
+    if (descriptor >> 62)
+        fault("wgmma", pc, "the simulator does not support a descriptor with a swizzle");
     uintptr_t start = uintptr_t(shared) + (descriptor & 0x3fff) * 16;
     uintptr_t k_step = (descriptor >> 16 & 0x3fff) * 16, row_step = (descriptor >> 32 & 0x3fff) * 16;
     for (int quad = 0; quad < 2; ++quad)
@@ -288,19 +290,19 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
     for (int lane = 1; lane < 32; ++lane)
         if (call(lane)->a != first.a || call(lane)->b != first.b ||
             call(lane)->accumulate != first.accumulate)
-            fault("wgmma", first.pc, "lanes 0 and %d differ in a descriptor", lane);
+            fault("wgmma", first.pc, "lanes 0 and %d have different descriptors", lane);
     Wgmma* chain = nullptr;
     for (auto& other : group.chains)
         if (other.d[0] == first.d) chain = &other;
     if (!chain) {  // the accumulators leave the registers
         if (!group.fenced)
             report(true, "no wgmma fence", first.pc, {},
-                   "a wgmma after its accumulators were in registers, without wgmma_fence before");
+                   "no wgmma_fence before a wgmma whose accumulators were in registers");
         group.chains.push_back({{}, std::vector<float>(size_t(16 * first.n)), first.n});
         chain = &group.chains.back();
         for (int lane = 0; lane < 32; ++lane) {
             chain->d[lane] = call(lane)->d;
-            for (int i = 0; i < first.n / 2; ++i)  // who reads it before the wait has NaN
+            for (int i = 0; i < first.n / 2; ++i)  // a read before the wait gives NaN
                 chain->sum(lane, i) = std::exchange(chain->d[lane][i], NAN);
         }
     }
@@ -332,7 +334,7 @@ void Worker::wgmma_commit(uintptr_t pc) {
     warp_meets(step, nullptr, pc);
 }
 
-// Within the step, so that all lanes then know of the reads' end.
+// Runs within the warp operation, so that all lanes then know that the reads have ended.
 void Worker::wgmma_wait(unsigned newest, uintptr_t pc) {
     auto step = [](void** arguments, unsigned) {
         t_worker->wgmma_done(*static_cast<unsigned*>(arguments[0]));

@@ -11,16 +11,16 @@ struct Span {  // of shared memory, with the operation that uses it
     uintptr_t from, to, pc;
 };
 
-// Of one thread: up to which stamp of each thread of the block what that one did is ordered before
-// what this one does now (a vector clock; F. Mattern, 1989).
+// A vector clock (F. Mattern, 1989) of one thread, with a stamp for each thread of the block. What
+// that thread did up to the stamp is ordered before what this thread does now.
 using Clock = std::vector<uint16_t>;
 
 struct Mbarrier {
-    int arrivals, missing;    // of a phase; and those that have yet to come
-    int64_t bytes = 0;        // that copies have yet to bring
+    int arrivals, missing;    // of a phase; and those still missing
+    int64_t bytes = 0;        // that copies must still bring
     unsigned phase = 0;
-    Clock gathering, known;   // what those knew who arrived: in this phase, in those completed
-    std::vector<Span> copies; // under way to shared memory
+    Clock gathering, known;   // what arriving threads knew: in this phase, in completed ones
+    std::vector<Span> copies; // in flight to shared memory
 };
 
 struct Wgmma {  // a chain of products on one set of accumulators, as one warp sees it
@@ -53,6 +53,6 @@ struct Async {
     std::vector<Warpgroup> warps;
     std::vector<Reads> stores;         // by thread
     size_t reads = 0;                  // spans that copies or wgmmas may still read
-    bool ahead_ended = false;          // some thread has waited for the grid ahead
+    bool ahead_ended = false;          // a thread has waited for the previous grid
 };
 }  // namespace

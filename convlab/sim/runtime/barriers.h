@@ -1,4 +1,4 @@
-// Where threads wait for each other: barriers, warp operations, and who never comes.
+// Where threads wait for each other: barriers, warp operations, deadlocks.
 #pragma once
 #include "findings.h"
 
@@ -16,20 +16,20 @@ void Worker::collective(unsigned mask, void (*step)(void**, unsigned), void* arg
     Warp& warp = warps[w];
     if (!(mask >> lane & 1))
         fault("warp mask", pc, "lane %d calls a warp operation with mask 0x%08x, which does not "
-              "name it", lane, mask);
+              "include it", lane, mask);
     size_t g = 0;
     while (g < warp.gathering.size() && warp.gathering[g].mask != mask) ++g;
     if (g == warp.gathering.size()) warp.gathering.push_back({mask, 0, step});
     if (warp.gathering[g].step != step)
-        fault("warp mask", pc, "lane %d comes to another warp operation than the lanes of mask "
-              "0x%08x that wait for it", lane, mask);
+        fault("warp mask", pc, "lane %d reached another warp operation than the lanes of mask "
+              "0x%08x, which wait for it", lane, mask);
     warp.arguments[lane] = argument;
     warp.gathering[g].arrived |= 1u << lane;
     if (warp.gathering[g].arrived == mask) return complete(w, g);
     wait_as(State::at_warp, pc);
 }
 
-// No fiber can run: what are they waiting for, and is it complete?
+// Called when no fiber can run: completes a barrier or a warp operation, or reports a deadlock.
 bool Worker::release() {
     bool any = false;
     for (int w = 0; w < int(warps.size()); ++w) any |= release_warp(w);
@@ -55,7 +55,7 @@ bool Worker::release() {
 
 int Worker::lanes_of(int w) const { return std::min(32, threads - w * 32); }
 
-unsigned Worker::lanes_present(int w) const {  // those that have not left the kernel
+unsigned Worker::lanes_present(int w) const {  // those that have not returned
     unsigned present = 0;
     for (int lane = 0; lane < lanes_of(w); ++lane)
         if (fibers[w * 32 + lane].state != State::done) present |= 1u << lane;
@@ -74,7 +74,7 @@ bool Worker::release_warp(int w) {
                 lanes[lane].state = State::ready;
     }
     unsigned present = lanes_present(w);
-    for (size_t g = 0; g < warp.gathering.size() && !met; ++g)  // who is missing has left
+    for (size_t g = 0; g < warp.gathering.size() && !met; ++g)  // missing lanes have returned
         if ((met = !(warp.gathering[g].mask & ~warp.gathering[g].arrived & present)))
             complete(w, g);
     return full || met || answer_active(w);
@@ -92,7 +92,7 @@ void Worker::complete(int w, size_t g) {
         if (group.arrived >> lane & 1) fibers[w * 32 + lane].state = State::ready;
 }
 
-// The lanes of a mask have met: what each knew, all of them know.
+// Synchronizes the lanes of a mask: what one of them knew, all of them know.
 void Worker::order(int w, unsigned mask) {
     Warp& warp = warps[w];
     if (!async.clocks.empty()) share_clocks(w, mask);
@@ -112,14 +112,14 @@ void Worker::order(int w, unsigned mask) {
     if (warp.stamp < 0xffff) ++warp.stamp;
 }
 
-// The threads of the block wait at barriers: at one, and all of them?
+// Checks the barriers at which the block's threads wait: is it the same one, and are all there?
 void Worker::compare_barriers() {
     int first = -1, running = current;
     for (int i = 0; i < threads; ++i) {
         if (fibers[i].state != State::at_barrier) continue;
         if (first < 0) first = i;
         if (fibers[i].waits_at == fibers[first].waits_at) continue;
-        current = i;  // whether the two addresses are one line, is seen later
+        current = i;  // the Python side drops it if both addresses are on one line
         report(true, "divergent barrier", fibers[i].waits_at,
                {fibers[first].waits_at, blockIdx, fibers[first].index},
                "threads of the block wait at different __syncthreads");
@@ -127,14 +127,14 @@ void Worker::compare_barriers() {
     if (last_arrived < threads && !abandoned) {
         current = first;
         report(false, "barrier after exit", fibers[first].waits_at, {},
-               "%d of the block's %d threads have left the kernel before this barrier",
+               "%d of the block's %d threads returned before this barrier",
                threads - last_arrived, threads);
     }
     current = running;
 }
 
-// __activemask: the lanes that have come to the same call by the time no other can move; in every
-// other run each alone, as a GPU promises no more.
+// Answers __activemask: the lanes at the same call when no other lane can run. In every other run
+// each lane gets itself alone, because a GPU promises no more.
 bool Worker::answer_active(int w) {
     unsigned mask = 0;
     uintptr_t where = 0;
@@ -151,7 +151,7 @@ bool Worker::answer_active(int w) {
     return mask != 0;
 }
 
-// Nobody can go on: tell why, and give the block up. `from` is whose stack we are on.
+// Reports why no thread can go on, and ends the block. `from` is the fiber whose stack is in use.
 void Worker::deadlock(int from) {
     int at_barrier = 0, at_warp = 0, at_mbarrier = 0, example = -1, mbarrier = -1;
     for (int i = threads; i-- > 0;) {
@@ -171,7 +171,7 @@ void Worker::deadlock(int from) {
         for (auto& group : warps[example / 32].gathering)
             if (group.arrived >> example % 32 & 1) g = group;
         report(true, "deadlock", fibers[example].waits_at, {},
-               "%s; one of mask 0x%08x waits for lanes 0x%08x, which never come", others, g.mask,
+               "%s; one of mask 0x%08x waits for lanes 0x%08x, which never arrive", others, g.mask,
                g.mask & ~g.arrived);
     }
     for (int i = 0; i < threads; ++i) {

@@ -71,7 +71,7 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
         }
     };
     std::vector<std::thread> others;
-    bool partly = g_sample || g_record.on;  // then there is no right result, and no need of one
+    bool partly = g_sample || g_record.on;  // then the result is incomplete, and nobody needs it
     for (int i = 1; i < g_threads && (long long)m * n * k * batch > 100000 && !partly; ++i)
         others.emplace_back(work);
     if (!partly) work();

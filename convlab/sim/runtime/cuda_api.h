@@ -8,7 +8,7 @@
 #include <thread>
 
 namespace {
-// A kernel as the linker names it: which instance of a template it is, which one a pointer means.
+// Returns the linker's name of a kernel: it tells instances of a template, and pointers, apart.
 std::string instance(const char* name, const void* kernel) {
     Dl_info found;
     if (!kernel || !dladdr(kernel, &found) || found.dli_saddr != kernel) return name;
@@ -22,7 +22,7 @@ std::string instance(const char* name, const void* kernel) {
     return whole.substr(0, end);
 }
 
-// What the runtime API copies or fills: where that begins in a buffer, it ends there too.
+// Checks a copy or fill of the runtime API: one that begins in a buffer must end there.
 void inside(const void* pointer, size_t bytes, bool store, uintptr_t pc) {
     auto at = uintptr_t(pointer);
     const Buffer* b = in_buffers(at) && bytes ? buffer_near(at) : nullptr;
@@ -42,8 +42,8 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     static struct { uint16_t number; dim3 grid, block; } ahead{};
     bool dependent = std::exchange(g_dependent, false);
     if (t_worker)
-        fault("launch in a kernel", pc, "%s is launched by a thread of a kernel; the simulator, as "
-              "convlab on a GPU, launches from the host only", name);
+        fault("launch in a kernel", pc, "a thread of a kernel launches %s; convlab launches kernels "
+              "from the host only, on the simulator and on a GPU", name);
     int limit = kSharedDefault;
     for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
         if (which == kernel || !kernel) limit = std::max(limit, bytes);
@@ -57,7 +57,7 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
         return;
     }
     if (shared_bytes > size_t(limit)) {
-        note(pc, "%zu bytes of dynamic shared memory, and the kernel may have %d; ask for up to "
+        note(pc, "%zu bytes of dynamic shared memory, but the kernel may use %d; request up to "
              "%d with cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, "
              "bytes)", shared_bytes, limit, kSharedOptIn);
         g_error = cudaErrorInvalidValue;
@@ -82,7 +82,7 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     ++g_counters.launches;
     for (int i = 1; i < g_threads; ++i) start_worker(launch);
     Worker().run(&launch);
-    for (size_t i = 0;; ++i) {  // those who still run may start more
+    for (size_t i = 0;; ++i) {  // running workers may start more
         std::unique_lock<std::mutex> hold(launch.lock);
         if (i == launch.others.size()) break;
         std::thread other = std::move(launch.others[i]);
@@ -105,12 +105,12 @@ void sim_fence() {
     if (t_worker) t_worker->fibers[t_worker->current].fenced = true;
 }
 void* sim_dynamic_shared() { return sim_dynamic_array; }
-// What the lane gets then is its own value, or in every other run bits that are a NaN.
+// The lane then gets its own value, or in every other run the bits of a NaN.
 bool sim_stray_shuffle(int source, unsigned came) {
-    if (!t_worker->abandoned)  // else a fault took that lane, and is told
+    if (!t_worker->abandoned)  // else that lane ended at a fault, which is reported
         report(false, "shuffle outside the mask", CALLER, {},
-               "lane %d reads from lane %d, which takes no part (lanes 0x%08x do): undefined on a "
-               "GPU", t_worker->current % 32, source, came);
+               "lane %d reads from lane %d, which does not participate (lanes 0x%08x do): "
+               "undefined on a GPU", t_worker->current % 32, source, came);
     return g_schedule & 1;
 }
 void sim_spin() {
@@ -140,8 +140,8 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value > kSharedOptIn) {
-        note(CALLER, "cudaFuncSetAttribute asks for %d bytes of "
-             "dynamic shared memory: a block has at most %d", value, kSharedOptIn);
+        note(CALLER, "cudaFuncSetAttribute requests %d bytes of "
+             "dynamic shared memory, but a block has at most %d", value, kSharedOptIn);
         return g_error = cudaErrorInvalidValue;
     }
     g_shared_opt_in[kernel] = value;
@@ -170,8 +170,8 @@ cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pi
 }
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {
     if (g_stream)
-        report(false, "allocation", CALLER, {}, "conv2d allocates %zu bytes: no CUDA graph captures "
-               "that, and nobody frees them; conv2d_workspace asks for memory", bytes);
+        report(false, "allocation", CALLER, {}, "conv2d allocates %zu bytes: a CUDA graph cannot "
+               "capture that, and nothing frees them; request memory in conv2d_workspace", bytes);
     *pointer = sim_map("cudaMalloc", -1, 0, bytes, access);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
 }

@@ -4,7 +4,7 @@
 #include "switch.h"
 
 namespace {
-int Worker::draw() {  // 1 to kPatience, of no visible pattern (a linear congruential generator)
+int Worker::draw() {  // 1 to kPatience, pseudo-random (a linear congruential generator)
     dice = dice * 6364136223846793005u + 1442695040888963407u;
     return 1 + int(dice >> 33) % kPatience;
 }
@@ -15,8 +15,8 @@ char* Worker::new_stack() {
         free_stacks.pop_back();
         return stack;
     }
-    // What lies below it stays out of bounds: an overflow faults instead of spreading. Where there
-    // are many workers, that would be more maps than a process may have: then it is so of 32.
+    // The pages below a stack stay unmapped, so that an overflow faults. With many workers a
+    // process would exceed its number of maps: then 32 stacks share one guard.
     int n = crowded ? 32 : 1;
     auto* stack = static_cast<char*>(reserve(kGuard + n * kStack, PROT_NONE));
     if (!stack || mprotect(stack + kGuard, n * kStack, PROT_READ | PROT_WRITE)) out_of_stacks();
@@ -63,7 +63,7 @@ inline bool Worker::can_run(int i) const {
     return fibers[i].state == State::ready || fibers[i].state == State::fresh;
 }
 
-// Leaves the current fiber for the next that can run; back to the scheduler if none is left.
+// Switches to the next fiber that can run, or to the scheduler if there is none.
 void Worker::yield() {
     settle();
     int from = current;
@@ -96,8 +96,8 @@ void Worker::spin() {
 
 void start_worker(Launch& launch);
 
-// A thread that looks at one place so often may wait for a block that no worker has begun; or for
-// one of many that have a core by turns.
+// A thread that reads one place so often may wait for a block that no worker has begun, or for a
+// block whose worker shares a core with others.
 void Worker::look(uintptr_t at) {
     if (at != looked_at || current != looker) looks = 0, looked_at = at, looker = current;
     if (++looks % (crowded ? kRelief / 16 : kRelief)) return;
@@ -106,7 +106,7 @@ void Worker::look(uintptr_t at) {
     sched_yield();
 }
 
-// The current thread is done, at its end or at a fault.
+// Ends the current thread, at its return or at a fault.
 void Worker::leave(bool at_fault) {
     settle();
     Fiber& f = fibers[current];

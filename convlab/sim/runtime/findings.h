@@ -1,4 +1,4 @@
-// What a kernel did wrong, told to the host process in lines of text.
+// Reports to the host process, as lines of text, what a kernel did wrong.
 #pragma once
 #include "worker.h"
 
@@ -29,8 +29,9 @@ struct Finding {
 };
 std::vector<Finding> g_findings;
 
-// One line to the report, for the first of its kind at a code address: "fault" or "warning", kind,
-// address, whether in a kernel, block, thread, the other address, block and thread, text.
+// Writes one line to the report for the first finding of a kind at a code address. The line has
+// "fault" or "warning", kind, address, whether in a kernel, block, thread, the other address, the
+// other block, the other thread, and the text.
 template <typename... A>
 void report(bool error, const char* kind, uintptr_t pc, const Other& other, const char* format,
             const A&... arguments) {
@@ -57,7 +58,7 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
     _exit(status);
 }
 
-// A finding that its thread does not survive; outside of a kernel, the process.
+// Reports a finding that ends the thread, or outside of a kernel the process.
 template <typename... A>
 [[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, const A&... arguments) {
     report(true, kind, pc, {}, format, arguments...);
@@ -65,16 +66,16 @@ template <typename... A>
     end(77);
 }
 
-// Of threads to run blocks in, or of memory for what a CUDA thread has.
+// Ends the process: there are no more threads to run blocks in, or no memory for stacks.
 [[noreturn]] void out_of_stacks() {
     report(true, "memory", 0, {}, "%d blocks wait for one another, and this machine has no more "
-           "memory maps or threads to run them at one time on the simulator (`vm.max_map_count`: "
-           "two maps for each warp; `ulimit -u`): a smaller problem, or a GPU",
+           "memory maps or threads to simulate them at the same time (`vm.max_map_count`: two maps "
+           "for each warp; `ulimit -u`). Use a smaller problem, or a GPU",
            int(g_os_threads) + 1);
     end(77);
 }
 
-// A call of the host is refused: an error code, which may go unnoticed, and why.
+// Notes why a call of the host was refused: the file may ignore the error code.
 template <typename... A>
 void note(uintptr_t pc, const char* format, const A&... arguments) {
     tell("note\t" + text(format, arguments...) + "\n");

@@ -1,10 +1,11 @@
-// What -fsanitize=thread and -fsanitize-coverage=trace-pc call before each access and each block.
+// The functions that -fsanitize=thread and -fsanitize-coverage=trace-pc call before each access and
+// each basic block.
 #pragma once
 #include "access.h"
 
 extern "C" {
-// What is copied whole moves in pieces of the largest power of two that its size and its
-// alignment allow; where that is not known, of 4 bytes.
+// A copy of a whole struct moves in pieces of the largest power of two that its size and alignment
+// allow, or of 4 bytes where these are not known.
 static inline void pieces(void* address, size_t bytes, size_t piece, Kind kind, uintptr_t pc) {
     Worker* w = t_worker;
     for (size_t at = 0; w && at < bytes; at += piece)
@@ -36,7 +37,7 @@ void __tsan_read_range(void* address, size_t bytes) {
 void __tsan_write_range(void* address, size_t bytes) {
     pieces(address, bytes, piece_of(bytes), Kind::store, CALLER);
 }
-// Atomics of the C++ library in host code (the guard of a local static is one): just done.
+// Atomics of the C++ library in host code (the guard of a local static is one): not checked.
 #define ATOMIC_UPDATE(n, T, name, update)                                                       \
     T __tsan_atomic##n##_##name(volatile T* p, T v, int) { return update(p, v, 5); }
 #define ATOMIC_COMPARE(n, T, how)                                                               \
@@ -59,17 +60,17 @@ void __tsan_func_entry(void* from) {
 void __tsan_func_exit() {
     if (Worker* w = t_worker) w->function_exit();
 }
-// What -fsanitize-coverage=trace-pc calls at the start of each basic block.
+// -fsanitize-coverage=trace-pc calls this at the start of each basic block.
 void __sanitizer_cov_trace_pc() {
     if (Worker* w = t_worker) w->step(CALLER);
 }
-HOOK(vptr_update, 8, Kind::store, , false)  // a constructor tells where its functions are
+HOOK(vptr_update, 8, Kind::store, , false)  // a constructor sets the table of its virtual functions
 void __tsan_vptr_read(void**) {}
-// What -fsanitize=return calls where a function ends without the value that it is to return.
+// -fsanitize=return calls this where a function ends without its return value.
 void __ubsan_handle_missing_return(void*) {
-    fault("abort", CALLER, "a function ends that should return a value");
+    fault("abort", CALLER, "a function that must return a value ended without one");
 }
-// What -fsanitize=bounds calls before an index is used that an array of known size does not have.
+// -fsanitize=bounds calls this before an index is used that is outside an array of known size.
 struct SimType {
     uint16_t kind, info;  // info: whether signed, and the logarithm of its bits
     char name[];          // 'float [2][4]'
@@ -84,7 +85,7 @@ void __ubsan_handle_out_of_bounds(const SimIndexed* what, intptr_t index) {
     std::string extents;
     for (const char* c = strchr(what->array->name, '['); *c; ++c)
         if (*c == '[' || (*c >= '0' && *c <= '9')) extents += *c == '[' ? ',' : *c;
-    // An address in an array that is watched says more, and rows there may be passed on purpose.
+    // In a watched array the address is checked, and code may pass a row's end on purpose.
     int watched = t_worker ? t_worker->watched(extents) : 0;
     bool error = watched < 2;
     report(error, "index out of bounds", CALLER, {}, "index %ld of %s, %s",

@@ -32,7 +32,7 @@ void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
     g_record.on = true, g_record.block = {x, y, z}, g_record.warp = warp, g_record.left = limit;
 }
 
-// Ends the process after so many seconds, or after so many without a block that comes to its end.
+// Ends the process after so many seconds, or after so many without a finished block.
 void sim_time_limit(double seconds, double stall) {
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -45,10 +45,10 @@ void sim_time_limit(double seconds, double stall) {
     setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// Maps a buffer with unmapped memory on both sides; fd -1: private memory, poisoned (all ones); -2:
-// zero.
+// Maps a buffer with unmapped memory on both sides. fd -1 is private memory, poisoned (all ones);
+// -2 is private memory that holds zeros.
 void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
-    size_t shift = offset % kPage;  // by which it misses a page's start
+    size_t shift = offset % kPage;  // distance from a page's start
     size_t pages = (std::max<size_t>(shift + bytes, 1) + kPage - 1) / kPage * kPage;
     size_t& used = use == kConstant ? g_constants_used : g_region_used;
     if (used + pages + kGap > kRegion + (use == kConstant ? kConstants : 0)) return nullptr;
@@ -72,32 +72,32 @@ void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
     return at;
 }
 
-// The filter, where conv2d is given its plan instead: by then its memory may be another's.
+// Hides the filter while conv2d runs with its plan: by then its memory may be freed.
 void sim_hide(const void* address, int hide) {
     for (auto& b : g_buffers) {
         if (b.base != uintptr_t(address)) continue;
         if (hide) protect(b, PROT_NONE);
-        b.name = hide ? "w (gone: conv2d has its plan)" : "w";
+        b.name = hide ? "w (not available: conv2d has its plan)" : "w";
         std::swap(b.bytes, b.hidden);
     }
 }
 
-// The host has written there, by cudaMemset and the like.
+// Notes that the host wrote there, by cudaMemset and the like.
 void sim_host_wrote(const void* address, size_t bytes) {
     auto from = uintptr_t(address);
     for (auto& b : g_buffers)
         if (from >= b.base && from < b.base + b.bytes) b.by_host.push_back({from, from + bytes});
 }
 
-// What is known when all is over: outputs that nobody wrote, how often findings were met, sites.
+// Reports at the end: outputs that were never written, how often each finding occurred, sites.
 void sim_finish() {
     for (auto& b : g_buffers) {
         if (b.name != "y" || !b.cells || b.use != kFresh || g_faulted) continue;
-        uint16_t last = 0;  // which line stored each word of a small y, told where it changes
+        uint16_t last = 0;  // which line stored each word of a small y, reported where it changes
         for (size_t i = 0; i < b.bytes / 4 && b.bytes < 1 << 16; ++i)
             if (uint16_t site = b.cells[i].writer.site; site != std::exchange(last, site))
                 tell(text("stored\t%zu\t%lx\n", i, g_pcs[site]));
-        if (g_sample || g_record.on) continue;  // not all were to be written
+        if (g_sample || g_record.on) continue;  // such a run does not write all of y
         if (g_counters.fresh_outputs == b.bytes / 4) continue;
         size_t missing = 0, first = 0;
         for (size_t i = 0; i < b.bytes / 4; ++i) {
@@ -105,8 +105,8 @@ void sim_finish() {
             if (!there && !missing++) first = i;
         }
         if (missing)
-            report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first of "
-                   "them \x01%s:%zu\x02", missing, b.bytes / 4, b.name, b.name, 4 * first);
+            report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first is "
+                   "\x01%s:%zu\x02", missing, b.bytes / 4, b.name, b.name, 4 * first);
     }
     if (g_record.on) tell(g_record.text + (g_record.left ? "" : "recorded\tin part\n"));
     std::string line = "counts\t[";

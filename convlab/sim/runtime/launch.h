@@ -55,7 +55,7 @@ void Worker::run(Launch* l) {
         g_steps[i] += uint64_t(double(steps[i]) * l->weight + 0.5);
 }
 
-// What was counted until now; what is counted by site too.
+// Returns the counters so far, with those that are kept by site.
 Counters Worker::totals() const {
     Counters all = counters;
     for (const Site& s : sites) {
@@ -70,8 +70,8 @@ Counters Worker::totals() const {
     return all;
 }
 
-// One more worker, if there are blocks that none has begun: others may be waiting for those. On a
-// GPU they would be resident beside them, if they are not too many.
+// Starts one more worker if there are blocks that no worker has begun: running blocks may wait for
+// them. On a GPU they would be resident together, if they are not too many.
 void start_worker(Launch& launch) {
     std::lock_guard<std::mutex> hold(launch.lock);
     if (launch.next >= launch.runs || g_os_threads == kOthers) return;
@@ -87,7 +87,7 @@ void start_worker(Launch& launch) {
     ++g_os_threads;
 }
 
-// Where the library is that holds a code address.
+// Returns where the library with a code address was loaded.
 void find_code(uintptr_t inside) {
     dl_iterate_phdr([](dl_phdr_info* info, size_t, void* inside) {
         for (int i = 0; i < info->dlpi_phnum; ++i) {

@@ -1,4 +1,4 @@
-// The logs of a warp's lanes, walked together: who is where at one time.
+// Walks the logs of a warp's lanes together, to find which lanes execute an instruction together.
 #pragma once
 #include "requests.h"
 
@@ -38,11 +38,11 @@ inline void Worker::follow(Fiber& f, Access way) {  // a call or a return
     else if (way.address() & kLeaves) --f.depth;
 }
 
-// Lanes went different ways. Always those go on that are deepest in function calls and, of
-// these, at the lowest address, together: so lanes meet again behind an `if` and at the end of
+// Matches lanes after a divergent branch. The lanes that are deepest in function calls and, of
+// these, at the lowest address go on together. So lanes reconverge after an `if` and at the end of
 // each iteration of a loop, as they do on a GPU (S. Collange, "Stack-less SIMT reconvergence at
-// low cost", 2011). A lane that is at the end of its log and has more to do is waited for: the
-// others keep what they did since.
+// low cost", 2011). If a lane is at the end of its log and has more to do, the others wait for it
+// and keep their logs.
 void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
     constexpr uint64_t kUnknown = 0, kOver = ~uint64_t(0);
     int first = w * 32, at[32] = {};
@@ -89,6 +89,6 @@ void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
         f.logged -= at[l];
     }
     warps[w].held = stuck ? warps[w].held + 1 : 0;
-    if (warps[w].held > kHeld) match(w, rows, lanes, false);  // who is behind may wait for them
+    if (warps[w].held > kHeld) match(w, rows, lanes, false);  // lanes behind may wait for them
 }
 }  // namespace

@@ -1,4 +1,4 @@
-// Where things lie: buffers, each alone in a gigabyte of nothing, and the block's shared arrays.
+// The memory: buffers, each surrounded by a gigabyte of unmapped addresses, and shared arrays.
 #pragma once
 #include "findings.h"
 
@@ -13,23 +13,23 @@ char* Worker::allot(const char* name, const void* declaration, size_t bytes,
     return base;
 }
 
-// The buffer that an address is in, or not far from.
+// Returns the buffer that contains an address, or is near it.
 const Buffer* buffer_near(uintptr_t address) {
     for (auto& b : g_buffers)
         if (address > b.base - kGap / 2 && address < b.base + b.bytes + kGap / 2) return &b;
     return nullptr;
 }
 
-// What conv2d puts on another stream than the one it is given, nothing orders with its caller's
-// work. (Streams of its own may be joined by events.)
+// Reports work that conv2d puts on the default stream although it was given another: nothing orders
+// it with its caller's work. (Events may join streams of conv2d's own.)
 void on_stream(cudaStream_t stream, uintptr_t pc) {
     if (g_stream && !stream)
-        report(false, "wrong stream", pc, {}, "this is on the default stream; conv2d was given "
-               "another (its last argument), and on a GPU nothing orders the two");
+        report(false, "wrong stream", pc, {}, "this work is on the default stream, but conv2d "
+               "was given another one (its last argument): on a GPU nothing orders the two");
 }
 
-// While the host's code runs, the device's pages are nobody's: it crashes there, as on a GPU. While
-// there is an Opened, kernels, libraries and copies can touch them.
+// While host code runs, nothing may access the device's pages: it crashes there, as on a GPU. While
+// an Opened exists, kernels, libraries and copies can access them.
 void protect(const Buffer& b, int how) {
     uintptr_t first = b.base / kPage * kPage;
     if (b.use != kHosts) mprotect(reinterpret_cast<void*>(first), b.base + b.bytes - first, how);
@@ -45,7 +45,7 @@ struct Opened {
     ~Opened() { if (before) host_runs(true); }
 };
 
-// The shared array that an address is in, or behind; or the first.
+// Returns the shared array that contains an address, or ends before it; else the first.
 const Array* Worker::array_near(uintptr_t address) const {
     const Array* near = nullptr;
     for (auto& a : arrays)
@@ -53,14 +53,14 @@ const Array* Worker::array_near(uintptr_t address) const {
     return near;
 }
 
-// Bytes of an element, and extents: ":4,8,33"; nothing where they are not known.
+// Returns an element's bytes, and the extents, as ":4,8,33"; "" if they are not known.
 std::string shape_of(const unsigned* shape) {
     std::string all = shape ? ":" + std::to_string(*shape) : "";
     while (shape && *++shape) all += "," + std::to_string(*shape);
     return all;
 }
 
-// An address as its array, byte and shape: the host process turns that into indices, s_tile[0][18].
+// Returns an address as array, byte and shape; Python turns that into indices, s_tile[0][18].
 std::string place_of(uintptr_t address) {
     const Buffer* b = buffer_near(address);
     if (!b) return "an unknown address";
@@ -75,7 +75,7 @@ std::string Worker::place(uintptr_t address) const {
     return text("\x01%s:%ld%s\x02", a->name, byte, shape_of(a->shape));
 }
 
-// Whether arrays of such extents, ",8,33", are watched: 0: none, 1: one, 2: as rows of one.
+// Returns how arrays of such extents, ",8,33", are watched: 0: not, 1: as one, 2: as rows of one.
 int Worker::watched(const std::string& extents) const {
     int found = 0;
     auto compare = [&](const unsigned* shape) {
@@ -100,11 +100,11 @@ extern "C" void* sim_shared(const char* name, const void* declaration, size_t by
         if (a.base != w.dynamic) fixed += a.bytes;
     }
     if (fixed > kSharedDefault)
-        fault("shared memory", 0, "static __shared__ arrays take %zu bytes, over the limit of %d; "
-              "use dynamic shared memory and cudaFuncSetAttribute", fixed, kSharedDefault);
+        fault("shared memory", 0, "static __shared__ arrays take %zu bytes, more than the limit of "
+              "%d; use dynamic shared memory and cudaFuncSetAttribute", fixed, kSharedDefault);
     if (fixed + launch.shared_bytes > size_t(launch.shared_limit))
-        fault("shared memory", 0, "static __shared__ arrays of %zu bytes and %zu dynamic ones are "
-              "over the limit of %d; ask for more with cudaFuncSetAttribute", fixed,
+        fault("shared memory", 0, "%zu bytes of static and %zu bytes of dynamic shared memory are "
+              "more than the limit of %d; request more with cudaFuncSetAttribute", fixed,
               launch.shared_bytes, launch.shared_limit);
     for (size_t seen = launch.static_bytes;
          seen < fixed && !launch.static_bytes.compare_exchange_weak(seen, fixed);) {}

@@ -1,9 +1,9 @@
-// Counting: one access of some lanes of a warp, in sectors and wavefronts.
+// Counts sectors and wavefronts: the cost of one access by some lanes of a warp.
 #pragma once
 #include "memory.h"
 
 namespace {
-// One access of some lanes of a warp, those of `mask` in their order.
+// Counts one access by the lanes in `mask`, in their order.
 inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask) {
     const unsigned bytes = s.bytes;
     bool global = addresses[0] - g_region < kRegion;
@@ -70,8 +70,8 @@ inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsig
     }
 }
 
-// One line to the report: launch, code address, space, kind, array, bytes of its elements (0:
-// unknown), bytes of the access, lanes (a mask), and each one's byte in the array.
+// Writes a request to the report: launch, code address, space, kind, array, bytes of its elements
+// (0: unknown), bytes of the access, lanes (a mask), and each lane's byte in the array.
 void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask, bool global) {
     if (!g_record.left) return;
     --g_record.left;
@@ -87,8 +87,8 @@ void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask, boo
     g_record.text += "\n";
 }
 
-// What a block of a sample touched of each buffer, to the report: launch, block, array, its first
-// byte there and the one past its last, and how many sectors.
+// Writes what a sampled block accessed of each buffer to the report: launch, block, array, the
+// first byte, the byte after the last, and the number of sectors.
 void Worker::tell_reach(std::string& to, uint64_t number) {
     for (size_t i = 0; i < reach.size(); ++i) {
         const Buffer& b = g_buffers[i];
@@ -100,7 +100,7 @@ void Worker::tell_reach(std::string& to, uint64_t number) {
     }
 }
 
-// The sectors that this block, and this launch, touch for the first time.
+// Counts the sectors that this block, and this launch, access for the first time.
 void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
     auto inside = [&](const Buffer& b) {
         return sectors[0] >= b.base >> 5 && sectors[0] <= (b.base + b.bytes) >> 5;

@@ -1,4 +1,4 @@
-// The shadow: is an access ordered after those that it conflicts with, was the word ever written?
+// The shadow: is an access ordered after conflicting ones, and was the word ever written?
 #pragma once
 #include "access.h"
 
@@ -11,7 +11,7 @@ inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     return m;
 }
 
-inline bool Worker::before(const Mark& m, bool global) const {  // or of no interest any more
+inline bool Worker::before(const Mark& m, bool global) const {  // also true if it no longer matters
     if (m.launch != launch->number)
         return !global || m.launch != launch->ahead || async.ahead_ended;
     const Fiber& f = fibers[current];
@@ -20,7 +20,7 @@ inline bool Worker::before(const Mark& m, bool global) const {  // or of no inte
         uint32_t acquired = std::max(f.acquired, all_acquired);
         if (!acquired) return false;
         std::lock_guard<std::mutex> hold(launch->lock);
-        auto& all = launch->released[m.block];  // of these the first since: the block may go on
+        auto& all = launch->released[m.block];  // the first since then: the block may go on
         auto r = std::lower_bound(all.begin(), all.end(), std::pair(m.phase, 0u));
         return r != all.end() && r->second <= acquired;
     }
@@ -72,7 +72,7 @@ inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address
             return;
         }
         bool same = r[0].block == r[1].block && r[0].thread / 32 == r[1].thread / 32;
-        if (same) r[1] = mine;  // two of different warps, or blocks, say most
+        if (same) r[1] = mine;  // two of different warps or blocks find most races
         if (!global && written == 15 && !cell.in_flight && !r[0].atomic && !r[1].atomic) {
             same = r[0].thread / 32 == r[1].thread / 32;
             cell.quiet = era;
@@ -91,9 +91,10 @@ inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address
 }
 
 void Worker::uninitialised(Cell& cell, const Look& look, uintptr_t address) {
-    if (abandoned || g_faulted || replaces) return;  // who was to write it may have ended at a fault
+    // The thread that writes it may have ended at a fault.
+    if (abandoned || g_faulted || replaces) return;
     if (look.global) {
-        if (g_sample || g_record.on) return;  // or not have been among those that ran
+        if (g_sample || g_record.on) return;  // the block that writes it may not have run
         if (auto* b = buffer_near(address); b && b->host_wrote(address)) return;
     }
     if (cell.in_flight) return in_flight(cell, look, address);
@@ -104,13 +105,13 @@ void Worker::uninitialised(Cell& cell, const Look& look, uintptr_t address) {
 void Worker::in_flight(Cell& cell, const Look& look, uintptr_t address) {
     Other other{g_pcs[cell.in_flight], blockIdx, fibers[cell.writer.thread].index};
     report(true, "copy not waited for", sites[look.site].pc, other,
-           "%s of %s while an asynchronous copy to it is under way", verb(look.kind),
+           "%s of %s, while an asynchronous copy to it is in flight", verb(look.kind),
            place(address));
 }
 
 void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind theirs) {
     const Site& mine = sites[look.site];
-    bool known = m.site < sites.size() && sites[m.site].pc;  // else it is another worker's
+    bool known = m.site < sites.size() && sites[m.site].pc;  // else the site is another worker's
     if (m.atomic && (!known || sites[m.site].kind == Kind::atomic)) theirs = Kind::atomic;
     bool ahead = m.launch != launch->number;
     Other other{g_pcs[m.site], Launch::index(m.block, ahead ? launch->grid_ahead : launch->grid),
@@ -118,20 +119,21 @@ void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind their
     const char* what = theirs == Kind::atomic ? "an atomic"
                        : theirs == Kind::load ? "a load" : "a store";
     if (ahead) {
-        report(true, "race", mine.pc, other, "%s of %s, and %s by the grid ahead, before which "
-               "this one may begin, with no griddepcontrol_wait before", verb(look.kind),
+        report(true, "race", mine.pc, other, "%s of %s, and %s by the previous grid, which may "
+               "still run (programmatic dependent launch): no griddepcontrol_wait was called",
+               verb(look.kind),
                place(address), what);
         return;
     }
-    if (m.atomic && look.ordered) {  // lanes that trust in running together
+    if (m.atomic && look.ordered) {  // lanes that rely on running in lockstep
         bool atomic = look.kind == Kind::atomic || theirs == Kind::atomic;
         if (m.thread / 32 == current / 32 && !atomic)
             report(false, "race", mine.pc, other, "%s of %s, and %s by another lane of the warp, "
-                   "both volatile, with no __syncwarp between the two", verb(look.kind),
+                   "both volatile, with no __syncwarp between them", verb(look.kind),
                    place(address), what);
         return;
     }
-    if (look.kind == Kind::store && theirs == Kind::store && !m.atomic) {  // same value?
+    if (look.kind == Kind::store && theirs == Kind::store && !m.atomic) {  // is the value the same?
         if (pending.address) return;
         pending.address = reinterpret_cast<uint8_t*>(look.address);
         std::memcpy(pending.before, pending.address, pending.bytes = std::min(look.bytes, 16u));
@@ -139,23 +141,23 @@ void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind their
         return;
     }
     report(true, "race", mine.pc, other,
-           "%s of %s, and %s by another thread%s, with nothing that orders the two",
+           "%s of %s, and %s by another thread%s, with no synchronization between them",
            verb(look.kind), place(address), what,
            m.block == uint32_t(block) ? "" : " of another block");
 }
 
-// The store is done by now: were the two of the same value?
+// Called after the store: did both threads store the same value?
 inline void Worker::settle() {
     if (!pending.address) return;
     bool same = !std::memcmp(pending.before, pending.address, pending.bytes);
     pending.address = nullptr;
     if (same)
         report(false, "written twice", pending.pc, pending.other,
-               "store to %s of the value that another thread stored there, with nothing that "
-               "orders the two", pending.what);
+               "store to %s, of the same value that another thread stored, with no "
+               "synchronization between them", pending.what);
     else
         report(true, "race", pending.pc, pending.other,
-               "store to %s, and a store by another thread, with nothing that orders the two",
+               "store to %s, and a store by another thread, with no synchronization between them",
                pending.what);
 }
 
@@ -172,7 +174,7 @@ void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
     w.replaces = false;
     Fiber& f = w.fibers[w.current];
     if (f.loaded == uintptr_t(address)) w.sites[f.loaded_by].before_atomic = true;
-    f.acquires = w.atomics = true;  // once it is done, which is when this thread is back
+    f.acquires = w.atomics = true;  // once it is done, when this thread runs again
     if (!std::exchange(f.fenced, false)) return;
     f.released = ++g_clock;
     std::lock_guard<std::mutex> hold(w.launch->lock);
@@ -190,7 +192,8 @@ void sim_read_only(const void* address, unsigned bytes) {
         __atomic_store_n(&cell.lock, 0, __ATOMIC_RELEASE);
         if (written)
             return report(true, "stale read", CALLER, {}, "__ldg of %s, which this kernel writes: "
-                          "its cache is of what nobody writes meanwhile", place_of(at + i));
+                          "__ldg reads through a cache for data that no kernel writes",
+                          place_of(at + i));
     }
 }
 
@@ -206,7 +209,7 @@ void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
     uint16_t index;
     w.site(pc - 1, size, Kind::store, index);
     for (unsigned i = 0; i < size; i += 4)
-        w.cell_of(at + i).in_flight = index;  // its store made it not quiet
+        w.cell_of(at + i).in_flight = index;  // its store has ended the shortcut of the cell
 }
 
 void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }

@@ -1,4 +1,4 @@
-// What the operating system interrupts: crashes, and the end of the time.
+// Handles signals: crashes, and the time limit.
 #pragma once
 #include "memory.h"
 
@@ -9,7 +9,7 @@
 #include <ucontext.h>
 
 namespace {
-// A code address as the hooks would pass it: one past an instruction, as return addresses are.
+// Returns a code address as the hooks pass it: one past an instruction, like a return address.
 uintptr_t code_address(const mcontext_t& machine) {
 #if defined(__x86_64__)
     return uintptr_t(machine.gregs[REG_RIP]) + 1;
@@ -18,7 +18,7 @@ uintptr_t code_address(const mcontext_t& machine) {
 #endif
 }
 
-// Whether a code address is in the kernel's file: not in another library, nor in one of headers.
+// Returns whether a code address is in the kernel's file, and not in a library or a C++ header.
 bool of_kernel(uintptr_t pc) {
     Dl_info f{};
     if (pc - g_code >= g_code_bytes) return false;
@@ -27,7 +27,7 @@ bool of_kernel(uintptr_t pc) {
     return !std || std - name > 4;
 }
 
-// Where the kernel's file called what crashed at an address.
+// Returns where the kernel's file called the function that crashed at an address.
 uintptr_t called_from(uintptr_t pc) {
     void* frames[64];
     int n = of_kernel(pc) ? 0 : backtrace(frames, int(std::size(frames)));
@@ -38,7 +38,7 @@ uintptr_t called_from(uintptr_t pc) {
 
 [[noreturn]] void abandon() { t_worker->leave(true); }
 
-// The kernel's file ends the process, on purpose or by what it does not catch.
+// Called when the kernel's file ends the process, by exit() or by an exception.
 [[noreturn]] void stopped(const std::string& how) {
     fault("abort", called_from(0), "%s", how);
 }
@@ -49,7 +49,7 @@ void on_terminate() {
     std::string how = "std::terminate() was called";
     try {
         if (auto thrown = std::current_exception()) {
-            how = "an exception was thrown that nothing catches";
+            how = "an exception was thrown and not caught";
             std::rethrow_exception(thrown);
         }
     } catch (const std::exception& error) {
@@ -82,7 +82,7 @@ void on_signal(int number, siginfo_t* info, void* context) {
     else if (inside && in_kernel)
         told("store to an input", "store to %s, which is an input", place_of(address));
     else if (inside)
-        told("host access", "host code touches %s, which is the device's memory", place_of(address));
+        told("host access", "host code accesses %s, which is device memory", place_of(address));
     else if (near)
         told("global out of bounds", "access%s at \x01%s:%ld\x02, of %zu elements",
              g_library_call ? " by a library" : "", near->name, address - near->base,
@@ -100,8 +100,8 @@ void on_signal(int number, siginfo_t* info, void* context) {
 #endif
 }
 
-// Whether the time is up, or no block came to its end in a while. If so, the report says how far
-// the launch came.
+// Returns whether the time is up, or no block has ended for a while. If so, reports how far the
+// launch came.
 bool time_is_up() {
     static std::atomic<bool> up{false};
     if (up) return true;
@@ -120,7 +120,8 @@ bool time_is_up() {
     return true;
 }
 
-// At each tick of the time limit: where is everybody? Who runs no thread asks those who do.
+// At each tick of the time limit, reports where the threads are. A worker that runs no thread
+// passes the signal to those that do.
 void on_alarm(int, siginfo_t*, void* context) {
     if (!time_is_up()) return;
     Worker* w = t_worker;
@@ -137,7 +138,7 @@ void on_alarm(int, siginfo_t*, void* context) {
     if (known && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
                    dladdr(reinterpret_cast<void*>(known), &kernel) &&
                    here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
-        pc = known;  // of the last access, or basic block: the signal came in the runtime
+        pc = known;  // of the last access or basic block: the signal arrived in the runtime
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);
 }

@@ -10,7 +10,7 @@ struct Fragments {  // of a 16 x 8 x 8 product, what a lane holds
     const float *a, *b;
     unsigned came = 0;  // the lanes that took part
 };
-// Sums are of the simulator's own precision, better than a tensor core's, which truncates.
+// Sums are more accurate than a tensor core's, which truncates.
 void mma_step(void** arguments, unsigned came) {
     typedef double Two __attribute__((vector_size(16)));
     double a[16][8];
@@ -42,7 +42,7 @@ void mma_step(void** arguments, unsigned came) {
         }
 }
 [[noreturn]] void partial_warp(unsigned came, uintptr_t pc) {
-    fault("warp mask", pc, "a warp multiplies with lanes 0x%08x only: all 32 must come", came);
+    fault("warp mask", pc, "mma.sync by lanes 0x%08x only: all 32 lanes must participate", came);
 }
 }  // namespace
 
@@ -55,7 +55,7 @@ void sim_mma(float* d, const float* a, const float* b) {
 }
 uint32_t sim_shared_address(const void* pointer) {
     uintptr_t at = uintptr_t(pointer) - uintptr_t(t_worker->shared);
-    if (at >= kSharedSpan) fault("illegal address", CALLER, "this is no address in shared memory");
+    if (at >= kSharedSpan) fault("illegal address", CALLER, "this address is not in shared memory");
     return uint32_t(at);
 }
 #define PASSED(name, parameters, ...)                                                           \

@@ -1,4 +1,4 @@
-// One OS thread: the block it runs, its fibers, its counters. Each part of it is in the file named.
+// One OS thread: its block, its fibers, its counters. A comment names the file of each part.
 #pragma once
 #include "async_types.h"
 #include "types.h"
@@ -10,7 +10,7 @@ struct Worker {
     Launch* launch = nullptr;
     int threads = 0, current = -1, live = 0, waiting = 0;
     int votes = 0, last_votes = 0, last_arrived = 0;
-    unsigned spins = 0, looks = 0;  // of loops that wait; of one thread at one place, one by one
+    unsigned spins = 0, looks = 0;  // of loops that wait; reads of one place by one thread
     uintptr_t looked_at = 0;
     int looker = 0;
     int patience = 0;  // accesses until the next switch
@@ -18,12 +18,12 @@ struct Worker {
     void* scheduler = nullptr;  // its stack pointer while fibers run
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    std::vector<char*> free_stacks, reserved;  // what was, for stacks: each with what lies below
+    std::vector<char*> free_stacks, reserved;  // memory of stacks, each with its guard
     const bool crowded;  // one of many workers: see new_stack
-    char* dead_stack = nullptr;  // of the fiber that ended last: still in use until it is left
-    std::unique_ptr<Access[]> log;  // [thread][kLog], unwritten: what is not used takes no memory
-    int logs = 0;                   // of so many threads
-    Access *here = nullptr, *here_end = nullptr;  // the current thread's part of it: used, whole
+    char* dead_stack = nullptr;  // of the fiber that ended last: in use until the next switch
+    std::unique_ptr<Access[]> log;  // [thread][kLog]; unused parts take no memory
+    int logs = 0;                   // for how many threads it has room
+    Access *here = nullptr, *here_end = nullptr;  // the current thread's part: next entry, end
     std::vector<Site> sites;
     struct Slot {
         uintptr_t pc;
@@ -31,11 +31,11 @@ struct Worker {
     };
     std::vector<Slot> site_of;  // by hash of the pc
     uintptr_t step_at = 0;             // Fiber::step of the current thread, and
-    const Access* step_log = nullptr;  // `here` when it came there
+    const Access* step_log = nullptr;  // `here` when it entered that block
     const uintptr_t code = g_code;
     const size_t code_bytes = g_code_bytes;
-    uint64_t* steps;  // by code address (from g_code) / 4: how often threads came to that block
-    bool aside = false;  // the code that runs is a warp operation's, not a thread's
+    uint64_t* steps;  // how often threads entered each block, by code address (from g_code) / 4
+    bool aside = false;  // the running code is a warp operation's, not a thread's
     static constexpr int kMaxDepth = 128;  // 32 lanes of 16 bytes, all in one group of banks
     uint32_t seen_words[32][kMaxDepth];
     std::vector<Array> arrays;
@@ -48,19 +48,19 @@ struct Worker {
     uint32_t era = 0;    // counts the phases of all its blocks
     uint64_t block = 0;
     uint32_t phase = 0;
-    uint32_t all_acquired = 0;  // what some thread had acquired before the last barrier
-    bool atomics = false;       // the block did some
+    uint32_t all_acquired = 0;  // what any thread had acquired before the last barrier
+    bool atomics = false;       // the block performed some
     bool abandoned = false;     // a thread of the block ended at a fault
-    bool replaces = false;      // the atomic under way minds not what is there
+    bool replaces = false;      // the current atomic ignores the old value
     std::vector<std::vector<Copy>> copies;  // by thread
-    struct Pending {  // a store to where another thread stored: of another value?
+    struct Pending {  // a store to a word that another thread stored: is the value the same?
         uint8_t *address = nullptr, before[16];
         unsigned bytes;
         uintptr_t pc;
         Other other;
         std::string what;
     } pending;
-    struct Seen {  // by sector of a buffer: owner, of who touched it. Untouched, it takes no memory
+    struct Seen {  // by sector: the block that accessed it; unused parts take no memory
         uint32_t* owner = nullptr;
         size_t size = 0;
         void resize(size_t n) { owner = static_cast<uint32_t*>(calloc(size = n, sizeof *owner)); }
@@ -72,7 +72,7 @@ struct Worker {
     std::vector<Reach> reach;      // of the block, by buffer; see tell_reach
     Async async;                   // of the block
     std::unique_ptr<Operands> operands{new Operands};
-    bool recorded = false;         // the warp that is counted is the one whose requests are kept
+    bool recorded = false;         // the requests of the warp that is counted are written
 
     static constexpr size_t kSites = 1 << 13;
 

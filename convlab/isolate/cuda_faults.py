@@ -1,0 +1,140 @@
+"""Classifies a kernel's fault on the GPU, explains it, and finds its source line.
+
+``convlab/core/faults.py`` has the meaning of each kind, and what to do next.
+"""
+
+import contextlib
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..core import rooms
+from ..core.errors import ConvlabError, LaunchError
+from ..core.faults import FAULTS
+from ..core.finding import Finding
+from ..core.kernel import data
+from ..core.kernel.runnable import Runnable
+from ..core.problem.problem import Problem
+
+# Multiply-adds of the smaller problem on which a line is searched, and the time limit for it.
+EXPLAIN_MACS = 2_000_000
+_EXPLAIN_SECONDS = 6.0
+# The kinds on a GPU, with the phrases in CUDA's error texts. The first kind that matches counts.
+KINDS: dict[str, tuple[str, ...]] = {
+    "illegal address": ("illegal memory access", "illegal address"),
+    "misaligned address": ("misaligned address",),
+    "device assert": ("device-side assert",),
+    "endless loop": ("launch timed out", "launchtimeout"),
+    "launch configuration": (
+        "invalid configuration argument",
+        "too many resources requested",
+        "too many blocks in cooperative launch",
+        "invalid argument",
+        "invalid device function",
+        "no kernel image is available",
+        "invalid device symbol",
+    ),
+    "out of memory": ("out of memory", "not enough gpu memory", "memory ran out"),
+    "invalid worker state": (
+        "busy or unavailable",
+        "initialization error",
+        "no cuda-capable device",
+    ),
+    "launch failure": (
+        "unspecified launch failure",
+        "illegal instruction",
+        "hardware stack error",
+        "invalid program counter",
+        "operation not supported on global/shared address space",
+        "invalid address space",
+        "execution_failed",
+        "cuda error",
+    ),
+    "host crash": (),
+}
+# Another run of the kernel cannot explain these.
+_WITHOUT_LINE = ("out of memory", "invalid worker state")
+
+
+def classify(error: BaseException) -> tuple[str, str] | None:
+    """Return the kind of an exception and the line of its text that shows it; None for no fault.
+
+    Faults are CUDA's errors, as torch raises them or as a kernel's entry point returns them. Their
+    texts decide: those have stayed the same from torch 2.11 to 2.13, while the types have not.
+    """
+    # Remove torch's advice, which contains the words of other faults.
+    text = re.sub(r"Compile with `TORCH_USE_CUDA_DSA`.*", "", str(error))
+    if isinstance(error, ConvlabError):
+        may_be_fault = isinstance(error, LaunchError) and not error.kind
+    else:
+        names_cuda = re.search("cuda|cublas|cudnn", text, re.IGNORECASE)
+        may_be_fault = isinstance(error, RuntimeError) and names_cuda
+    if not may_be_fault:
+        return None
+    for kind, phrases in KINDS.items():
+        for phrase in phrases:
+            for line in text.splitlines():
+                if phrase in line.lower():
+                    # The parenthesis has advice for other causes.
+                    return kind, line.strip().partition(" (")[0]
+    return None
+
+
+def make_error(
+    kind: str, text: str, function: Callable[..., Any], values: Sequence[Any], printed: str = ""
+) -> LaunchError:
+    """Return the exception for a fault in ``function(*values)``, with its source line if possible.
+
+    `text` is CUDA's message or the process's end, `printed` what the process wrote to stderr.
+    """
+    kernels = [value for value in values if isinstance(value, Runnable)]
+    problem = next((value for value in values if isinstance(value, Problem)), None)
+    names = " or ".join(kernel.name for kernel in kernels)
+    names = names or getattr(function, "__qualname__", repr(function))
+    where = f" on {problem.label}" if problem is not None else ""
+    lines = [f"{names}{where}: {kind}: {FAULTS[kind].meaning} ({text})"]
+    assertion = re.search(r"^.*\bAssertion `.*$", printed, re.MULTILINE)
+    if assertion:
+        lines.append(assertion[0].strip())
+    elif kind == "invalid worker state":
+        lines += printed.strip().splitlines()[-4:]
+    findings: list[Finding] = []
+    if problem is not None and kind not in _WITHOUT_LINE:
+        for kernel in kernels:
+            if kernel.engine == "cuda":
+                explanation, more_findings = explain(kernel, problem)
+                lines += explanation.splitlines()
+                findings += more_findings
+    return LaunchError("\n  ".join(lines), kind, findings)
+
+
+def explain(kernel: Runnable, problem: Problem) -> tuple[str, list[Finding]]:
+    """Run a kernel on the simulator, on a smaller problem, and return a text and its findings.
+
+    This takes a few seconds. The text says what was found, or why the kernel cannot run there. It
+    is "" for a kernel without source, such as a library's, and without the room ``sim``.
+    """
+    engine = _counting_engine()
+    if kernel.source is None or engine is None:
+        return "", []
+    try:
+        small = problem.scaled(EXPLAIN_MACS)
+        twin = kernel.on(engine, time_limit=_EXPLAIN_SECONDS)
+        with contextlib.redirect_stdout(io.StringIO()):
+            twin.prepare(small, *data.inputs(small, 0, format=twin.format))()
+    except LaunchError as error:
+        return f"the simulator, on {small}: {error.args[0]}", error.findings
+    except Exception as error:
+        # This is no finding about the kernel.
+        lines = str(error).splitlines() or [type(error).__name__]
+        return f"the simulator could not run it: {lines[0]}", []
+    return f"the simulator found nothing on {small}", []
+
+
+def _counting_engine() -> str | None:
+    """Return the name of an engine that counts, and so finds source lines; None if there is none."""
+    for name in rooms.names("engine"):
+        if rooms.provided("engine", name).counts:
+            return name
+    return None

@@ -1,0 +1,60 @@
+"""Finds the source lines of code addresses, by binutils' addr2line."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..core.builds.plain_paths import unlinked
+from ..core.finding import Place
+from ..core.machine import toolchain
+from .library import INCLUDE
+
+# What addr2line answered, by library and offset in it; None where it knows no line of the source.
+_lines: dict[tuple[str, int], Place | None] = {}
+
+
+def source_lines(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Place | None]:
+    """Return file and line of each return address in a library that was loaded at `base`.
+
+    A function of the simulator's or of C++'s headers that was inlined counts as the line that
+    called it. The value is None where no line is known, and for all without addr2line.
+    """
+    offsets = {address: address - base for address in addresses if address > base}
+    new = sorted({offset for offset in offsets.values() if (str(library), offset) not in _lines})
+    if new:
+        _look_up(library, new)
+    return {address: _lines.get((str(library), offset)) for address, offset in offsets.items()}
+
+
+def _look_up(library: Path, offsets: Sequence[int]) -> None:
+    """Ask addr2line for the lines of some offsets, and keep its answers in `_lines`."""
+    tool = toolchain.find("addr2line")
+    if tool is None:
+        return
+    # A return address is that of the next instruction: one byte before it is the call.
+    calls = [hex(offset - 1) for offset in offsets]
+    answer = toolchain.asked([str(tool), "-a", "-i", "-e", str(library), *calls])
+    key = (str(library), 0)
+    for line in answer.stdout.splitlines():
+        if line.startswith("0x"):
+            key = (str(library), int(line, 16) + 1)
+            _lines[key] = None
+        elif _lines[key] is None:
+            _lines[key] = _place(line, library)
+
+
+def _place(line: str, library: Path) -> Place | None:
+    """Return file and line from a line of addr2line's; None for a header, and where unknown."""
+    file, _, number = re.sub(r" \(discriminator \d+\)$", "", line).rpartition(":")
+    if not number.isdigit() or not int(number):
+        return None
+    # Remove the folder in which the library was built.
+    file = re.sub(r"^.*/unfinished-[^/]*/", "", unlinked(file))
+    if file == "main.cpp":
+        # binutils names some parts of the source so.
+        file = library.parent.name.partition("-sim-")[0] + ".cu"
+    # Checkouts may share a cache: the headers may be in the folder of another one.
+    is_ours = Path(file).parent.parts[-3:] == INCLUDE.parts[-3:]
+    if is_ours or "/c++/" in file or file == "sim_entry":
+        return None
+    return file, int(number)

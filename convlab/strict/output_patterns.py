@@ -1,0 +1,395 @@
+"""Describes what wrong outputs have in common: their values, their order, their positions.
+
+Pure functions of the outputs of a run and the correct ones. Each sentence, "PATTERN: COUNT", is a
+fact about these outputs, and no guess. Correct outputs get no sentence.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from ..core.correctness.evidence import Evidence
+from ..core.problem.problem import Problem
+
+# The largest number of sentences.
+_MOST_SENTENCES = 6
+# Outputs that must agree before their values make a sentence, unless there are fewer.
+_FEWEST_AGREEING = 4
+# Outputs that are tried before all are.
+_FIRST_TRIED = 64
+# A bias may be added so many times.
+_MOST_BIASES = 100
+# Outputs that are looked up where each lookup of a correct value computes it.
+_MOST_LOOKUPS = 4096
+# The longest index along which tiles are looked for.
+_LONGEST_INDEX = 1 << 16
+# Normwise errors of products of rounded operands on normal data: 2.9e-4 where TF32 or fp16 is
+# rounded to nearest, 7.7e-4 where TF32 is truncated, 2.3e-3 for bf16 (measured for this project).
+# They are smaller where only sums are rounded, and where a bias is added.
+_ROUNDINGS = ((1.2e-4, 1.1e-3, "TF32 or fp16"), (1.7e-3, 4e-3, "bf16"))
+
+
+def describe(evidence: Evidence) -> list[str]:
+    """Return sentences about the wrong outputs, the most telling first; none if none is wrong."""
+    if not evidence.wrong.any():
+        return []
+    # Outputs may be NaN or inf.
+    with np.errstate(all="ignore"):
+        sentences = [*_describe_values(evidence), *_describe_positions(evidence)]
+    sentences = sentences[:_MOST_SENTENCES]
+    if evidence.whole:
+        return sentences
+    return [f"{sentence}, in a sample" for sentence in sentences]
+
+
+# The values of wrong outputs ------------------------------------------------------------------
+
+
+def _describe_values(e: Evidence) -> Iterator[str]:
+    """Say what the wrong outputs hold: nothing, NaN, or other numbers."""
+    unwritten = int(e.unwritten.sum())
+    written = int((e.wrong & ~e.unwritten).sum())
+    if unwritten:
+        yield f"never written: {_share(unwritten, int(e.wrong.sum()))}"
+    finite = np.flatnonzero(e.wrong & np.isfinite(e.got))
+    not_finite = written - len(finite)
+    if not_finite:
+        only_inf = np.isinf(e.got[e.wrong]).sum() == not_finite
+        value = "inf" if only_inf else "NaN or inf"
+        if not e.usual:
+            cause = "but not the expected one"
+        elif only_inf:
+            cause = "as after an overflow or a division by 0"
+        else:
+            cause = "as if computed from uninitialised memory (workspace and surroundings hold NaN)"
+        yield f"{value}, {cause}: {_share(not_finite, written)}"
+    if len(finite):
+        sentences = [*_describe_simple_values(e, finite), *_describe_moved_values(e, finite)]
+        yield from sentences or _describe_rounding(e)
+
+
+def _describe_simple_values(e: Evidence, bad: np.ndarray) -> Iterator[str]:
+    """Describe wrong values by the step after the sum, as one number, or as multiples.
+
+    Yields the first sentence that holds for half of the `bad` outputs, if there is one.
+    """
+    descriptions = (_describe_relu, _describe_bias, _describe_constant, _describe_factor)
+    for description in descriptions:
+        sentence = description(e, bad)
+        if sentence:
+            yield sentence
+            return
+
+
+def _are_many(hit: np.ndarray) -> bool:
+    """Return whether enough of some outputs agree to make a sentence."""
+    return int(hit.sum()) >= max(min(_FEWEST_AGREEING, len(hit)), len(hit) / 2)
+
+
+def _describe_relu(e: Evidence, bad: np.ndarray) -> str:
+    negative = e.got[bad] < 0
+    if not e.problem.relu or not _are_many(negative):
+        return ""
+    return f"negative, as without the ReLU or before it: {_share(negative.sum(), len(bad))}"
+
+
+def _describe_bias(e: Evidence, bad: np.ndarray) -> str:
+    """Say how many times the bias is added, where that is not once."""
+    got = e.got[bad]
+    truth = e.truth[bad]
+    bias = _bias_of(e, bad)
+    if not bias.any():
+        return ""
+    has_bias = bias != 0
+    extra = float(np.median((got - truth)[has_bias] / bias[has_bias]))
+    extra = round(extra) if abs(extra) < _MOST_BIASES else 0
+    hit = e.near(got, truth + extra * bias)
+    if not extra or not _are_many(hit):
+        return ""
+    times = {-1: "is not added", 1: "is added twice"}.get(extra, f"is added {extra + 1} times")
+    return f"the bias {times}: {_share(hit.sum(), len(bad))}"
+
+
+def _describe_constant(e: Evidence, bad: np.ndarray) -> str:
+    """Say which one number the outputs have, where that is not correct for all of them."""
+    got = e.got[bad]
+    truth = e.truth[bad]
+    equal = got == np.median(got)
+    if len(bad) == 1 or not _are_many(equal) or (truth == truth[0]).all():
+        return ""
+    # Adding 0 turns -0 into 0.
+    value = got[equal][0] + 0.0
+    if (e.got == value).all():
+        return f"every output is {value:.6g}"
+    return f"all equal, {value:.6g}: {_share(equal.sum(), len(bad))}"
+
+
+def _describe_factor(e: Evidence, bad: np.ndarray) -> str:
+    """Say which multiple of the correct values the outputs are, with or without the bias."""
+    # A single number is a multiple of any other.
+    if len(bad) == 1:
+        return ""
+    got = e.got[bad]
+    truth = e.truth[bad]
+    bias = _bias_of(e, bad)
+    for offset, text in ((0 * bias, ""), (bias, ", before the bias is added")):
+        large = np.abs(truth - offset) > e.rms / 10
+        if large.sum() < 2:
+            continue
+        factor = float(np.median(((got - offset)[large]) / (truth - offset)[large]))
+        hit = e.near(got, offset + factor * (truth - offset))
+        if abs(factor) > 0.01 and np.isfinite(factor) and _are_many(hit[large]):
+            share = _share(hit.sum(), len(bad))
+            return f"{_factor(factor)} times the correct value{text}: {share}"
+    return ""
+
+
+def _bias_of(e: Evidence, bad: np.ndarray) -> np.ndarray:
+    """Return the bias of each of some outputs; zeros without a bias."""
+    return np.zeros(len(bad)) if e.bias is None else e.bias[e.where[bad, 1]]
+
+
+def _describe_moved_values(e: Evidence, bad: np.ndarray) -> Iterator[str]:
+    """Describe correct values in wrong places: shifted, or in another order in memory."""
+    if not e.whole and len(bad) > _MOST_LOOKUPS:
+        bad = bad[:: -(-len(bad) // _MOST_LOOKUPS)]
+    for shift in _SHIFTS:
+        offset = np.array(shift)
+        hits, inside = _count_holding(e, bad, lambda where, offset=offset: where + offset)
+        if hits and 4 * inside >= len(bad):
+            yield _describe_shift(shift, _share(hits, len(bad)))
+            return
+    shape = tuple(e.problem.y_shape)
+    for order, text in _ORDERS.items():
+        hits, inside = _count_holding(
+            e, bad, lambda where, order=order: _reordered(where, shape, order)
+        )
+        if hits:
+            letters = ", ".join("NKPQ"[axis] for axis in order)
+            share = _share(hits, inside)
+            yield f"{text}: {share} are correct if memory is read as ({letters})"
+            return
+
+
+def _count_holding(
+    e: Evidence, bad: np.ndarray, source: Callable[[np.ndarray], np.ndarray]
+) -> tuple[int, int]:
+    """Count the wrong outputs that hold the correct value of other positions.
+
+    `source` returns these positions. Returns that number, 0 if it is small, and how many of the
+    positions are inside y.
+    """
+    shape = np.array(e.problem.y_shape)
+    hits = 0
+    inside = 0
+    for part in (bad[:: max(1, len(bad) // _FIRST_TRIED)], bad):
+        positions = source(e.where[part])
+        exists = ((positions >= 0) & (positions < shape)).all(axis=1)
+        inside = int(exists.sum())
+        hits = 0
+        if inside:
+            hits = int(e.near(e.got[part][exists], e.truth_at(positions[exists])).sum())
+        if hits < max(1, min(_FEWEST_AGREEING, len(bad) - 1), inside / 2):
+            return 0, inside
+    return hits if hits >= _FEWEST_AGREEING else 0, inside
+
+
+def _describe_shift(shift: tuple[int, ...], share: str) -> str:
+    axes = [axis for axis in range(4) if shift[axis]]
+    source = ", ".join(f"{'nkpq'[axis]}{shift[axis]:+d}" for axis in axes)
+    if axes[0] > 1:
+        distance = f"{(-shift[2], -shift[3])} in (p, q)"
+    else:
+        distance = f"{-shift[axes[0]]} in {'nkpq'[axes[0]]}"
+    return f"shifted by {distance}: {share} hold the value of {source}"
+
+
+def _reordered(where: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
+    """Return the positions at the same places in memory, with another order of dimensions."""
+    flat = np.ravel_multi_index(tuple(where.T), shape)
+    in_order = np.unravel_index(flat, tuple(shape[axis] for axis in order))
+    return np.stack(in_order, axis=1)[:, np.argsort(order)]
+
+
+_SHIFTS = sorted(
+    (
+        shift
+        for shift in itertools.product((-1, 0, 1), (-1, 0, 1), range(-2, 3), range(-2, 3))
+        if any(shift) and sum(map(bool, shift[:2])) + any(shift[2:]) == 1
+    ),
+    key=lambda shift: sum(map(abs, shift)),
+)
+_ORDERS = {
+    (1, 0, 2, 3): "n and k exchanged in memory, as if (K, N*P*Q) were read as (N, K, P, Q)",
+    (0, 1, 3, 2): "p and q exchanged in memory (transposed images)",
+    (0, 2, 3, 1): "channels last in memory",
+}
+# The first permutation is the correct order.
+_, *_OTHER_ORDERS = itertools.permutations(range(4))
+for _order in _OTHER_ORDERS:
+    _ORDERS.setdefault(_order, "another order of dimensions in memory")
+
+
+def _describe_rounding(e: Evidence) -> Iterator[str]:
+    """Describe errors of the size of rounded operands, evenly spread: another precision class."""
+    if not np.isfinite(e.got).all() or not e.rms or 2 * e.wrong.sum() < len(e.wrong):
+        return
+    errors = e.got - e.truth
+    rms_error = math.sqrt(float(np.mean(np.square(errors))))
+    if np.abs(errors).max() > 12 * rms_error:
+        return
+    relative = rms_error / e.rms
+    for low, high, name in _ROUNDINGS:
+        if low <= relative <= high:
+            yield (
+                f"as if operands or sums were rounded to {name}, but {e.precision} is declared: "
+                f"errors of {relative:.1e} of the outputs' size, the same everywhere"
+            )
+
+
+# The positions of wrong outputs ---------------------------------------------------------------
+
+
+def _describe_positions(e: Evidence) -> list[str]:
+    """Say which outputs are wrong, unless it is all of them or a single one.
+
+    A sentence that holds for all wrong outputs, and for no others, stands alone.
+    """
+    wrong = int(e.wrong.sum())
+    if wrong in (1, len(e.wrong)) or len(e.wrong) < 8:
+        return []
+    N, K, P, Q = e.problem.y_shape
+    n, k, p, q = e.where.T.astype(np.int64)
+    # Each candidate is a set of outputs that has all wrong ones in it, and its description.
+    candidates = []
+    padded = _reads_padding(e)
+    if padded.any() and not padded.all() and not (e.wrong & ~padded).any():
+        candidates.append((padded, "their window reaches into the padding"))
+    for name, index, size in (("n", n, N), ("k", k, K), ("p", p, P), ("q", q, Q)):
+        candidates += _candidates_along(e, name, index, size)
+    exact = [(chosen, text) for chosen, text in candidates if chosen.sum() == wrong]
+    for name, index, size in (
+        ("p*Q + q", p * Q + q, P * Q),
+        ("n*P*Q + p*Q + q", (n * P + p) * Q + q, N * P * Q),
+        ("the offset in memory", ((n * K + k) * P + p) * Q + q, N * K * P * Q),
+    ):
+        if not exact:
+            flat = _candidates_along(e, name, index, size)
+            exact = [(chosen, text) for chosen, text in flat if chosen.sum() == wrong]
+    sentences = []
+    for chosen, text in exact or candidates:
+        total = int(chosen.sum())
+        share = f"all {total:,}" if wrong == total else f"{wrong:,} of {total:,}"
+        sentences.append(f"wrong only where {text}: {share} outputs there")
+    return sentences
+
+
+def _candidates_along(
+    e: Evidence, name: str, index: np.ndarray, size: int
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Yield a description of the values of one index with wrong outputs, and all outputs there.
+
+    Yields nothing if all values have wrong outputs, or if no description fits.
+    """
+    has_wrong = np.zeros(size, dtype=bool)
+    exists = np.zeros(size, dtype=bool)
+    has_wrong[index[e.wrong]] = True
+    exists[index] = True
+    if size < 2 or has_wrong[exists].all():
+        return
+    for chosen, text in _named_sets(name, size, has_wrong, e.problem):
+        if np.array_equal(has_wrong[exists], chosen[exists]):
+            yield chosen[index], text
+            return
+
+
+def _named_sets(
+    name: str, size: int, has_wrong: np.ndarray, problem: Problem
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Yield sets of values of an index, each with its description, the most telling first."""
+    index = np.arange(size)
+    wrong = np.flatnonzero(has_wrong)
+    first = int(wrong[0])
+    last = int(wrong[-1])
+    if name == "k" and problem.groups > 1:
+        per_group = problem.K // problem.groups
+        groups = np.unique(wrong // per_group).tolist()
+        which = f"group is {groups[0]}" if len(groups) == 1 else f"group is one of {groups}"
+        if len(groups) <= 4:
+            yield np.isin(index // per_group, groups), f"the {which} (k // {per_group})"
+    if last == size - 1:
+        yield index >= first, _describe_end(name, first, size)
+    if first == 0:
+        yield index <= last, f"{name} is 0" if last == 0 else f"{name} <= {last}"
+    if first == last:
+        yield index == first, f"{name} is {first}"
+    if size >= 4:
+        yield index % 2 == 1, f"{name} is odd"
+        yield index % 2 == 0, f"{name} is even"
+    if size <= _LONGEST_INDEX:
+        yield from _tile_sets(name, size, wrong)
+    yield (index >= first) & (index <= last), f"{name} is {first} to {last}"
+
+
+def _describe_end(name: str, first: int, size: int) -> str:
+    """Describe the values of an index from `first` to its end."""
+    text = f"{name} > 0" if first == 1 else f"{name} >= {first}"
+    if first == size - 1 and first != 1:
+        text = f"{name} is the last"
+    for tile in (128, 64, 32, 16, 8):
+        if first and first % tile == 0 and size - first < tile:
+            return f"{text}, past the last whole tile of {tile}"
+    return text
+
+
+def _tile_sets(name: str, size: int, wrong: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
+    """Yield the sets of values that are in a part of each tile, for each size of tile."""
+    index = np.arange(size)
+    nouns = {"n": "images", "k": "channels", "p": "rows", "q": "columns"}
+    noun = nouns.get(name, f"values of {name}")
+    for tile in range(3, min(128, size - 1) + 1):
+        in_tile = np.unique(wrong % tile)
+        low = int(in_tile[0])
+        high = int(in_tile[-1])
+        count = len(in_tile)
+        is_interval = high - low + 1 == count
+        if not is_interval or count == tile or wrong[-1] - wrong[0] < tile - 1:
+            continue
+        part = f"{count} {noun}" if count > 1 else noun.removesuffix("s")
+        if high == tile - 1:
+            text = f"they are in the last {part} of each tile of {tile}"
+        elif low == 0:
+            text = f"they are in the first {part} of each tile of {tile}"
+        else:
+            text = f"{name} % {tile} is {f'{low} to {high}' if count > 1 else low}"
+        yield np.isin(index % tile, in_tile), text
+
+
+def _reads_padding(e: Evidence) -> np.ndarray:
+    """Return which outputs read at least one zero of the padding."""
+    outside = np.zeros(len(e.where), dtype=bool)
+    p = e.problem
+    for axis, size, taps in ((0, p.H, p.R), (1, p.W, p.S)):
+        start = e.where[:, 2 + axis] * p.stride[axis] - p.padding[axis]
+        outside |= (start < 0) | (start + p.dilation[axis] * (taps - 1) >= size)
+    return outside
+
+
+# Numbers as text ------------------------------------------------------------------------------
+
+
+def _share(part: int, total: int) -> str:
+    if part == total:
+        return "the wrong output" if total == 1 else f"all {total:,} wrong outputs"
+    return f"{part:,} of {total:,} wrong outputs"
+
+
+def _factor(value: float) -> str:
+    """Return a factor as a fraction where it is one, with a denominator up to 64."""
+    fraction = Fraction(value).limit_denominator(64)
+    if fraction and abs(fraction - value) * fraction.denominator < 1e-5:
+        return str(fraction)
+    return f"{value:.5g}"
