@@ -106,7 +106,7 @@ def address(folder: Path, tools: tuple[str, str]) -> Iterator[str]:
         path.write_text(json.dumps(values))
     # Where `pip install` puts it, in this server's own folder.
     (own / "data" / "labextensions").mkdir(parents=True)
-    extension = REPOSITORY / "convlab" / "use" / "labextensions" / "convlab"
+    extension = REPOSITORY / "convlab" / "notebook" / "labextensions" / "convlab"
     (own / "data" / "labextensions" / "convlab").symlink_to(extension)
     environment = os.environ | {
         "JUPYTER_CONFIG_DIR": str(own / "config"),

@@ -301,16 +301,22 @@ class Notebook:
         return "".join(out["text"] for out in outputs if out["type"] == "stream")
 
     def children(self, command: str) -> bool:
-        """Whether a process under this kernel runs a command; of the simulator, a launch."""
-        todo = [self.manager.provisioner.process.pid]
-        found = []
+        """Whether a process under this kernel runs a command; of the simulator, a launch.
+
+        A host of the simulator waits for requests in two processes, one under the other; a launch is
+        a third process under these. There may be several hosts that wait.
+        """
+        wanted = 3 if command == "host.py" else 1
+        todo = [(self.manager.provisioner.process.pid, 0)]
         while todo:
-            pid = todo.pop()
+            pid, above = todo.pop()
             with contextlib.suppress(OSError):
-                found.append(Path(f"/proc/{pid}/cmdline").read_text())
+                above += command in Path(f"/proc/{pid}/cmdline").read_text()
+                if above >= wanted:
+                    return True
                 for children in Path(f"/proc/{pid}/task").glob("*/children"):
-                    todo += map(int, children.read_text().split())
-        return sum(command in line for line in found) >= (3 if command == "host.py" else 1)
+                    todo += [(int(child), above) for child in children.read_text().split()]
+        return False
 
     def stop(self) -> None:
         self.client.stop_channels()
