@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .faults import FAULTS
+from .faults import fault
 
 _PACKAGE = str(Path(__file__).parents[1])
 _RED = "\x1b[31m"
@@ -97,7 +97,7 @@ class LaunchError(ConvlabError, RuntimeError):
         if not self.kind:
             return super().__str__()
         page = f"see convlab/core/faults.md#{self.kind.replace(' ', '-')}"
-        return "\n  ".join([super().__str__(), f"try: {FAULTS[self.kind].advice}", page])
+        return "\n  ".join([super().__str__(), f"try: {fault(self.kind).advice}", page])
 
 
 class WrongResult(ConvlabError, AssertionError):

@@ -270,3 +270,12 @@ FAULTS: dict[str, Fault] = {
         "choose a problem that it supports, or another kernel",
     ),
 }
+
+
+def fault(kind: str) -> Fault:
+    """Return the meaning of a kind and what to do next.
+
+    A kind that is not in the table, such as one that a new room reports, has a general text: a
+    result must never be lost because its explanation is missing.
+    """
+    return FAULTS.get(kind, Fault("see its text", "read the finding's text and the line it names"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core import rooms
 from ..core.errors import ConvlabError, LaunchError
-from ..core.faults import FAULTS
+from ..core.faults import fault
 from ..core.finding import Finding
 from ..core.kernel import data
 from ..core.kernel.runnable import Runnable
@@ -93,7 +93,7 @@ def make_error(
     names = " or ".join(kernel.name for kernel in kernels)
     names = names or getattr(function, "__qualname__", repr(function))
     where = f" on {problem.label}" if problem is not None else ""
-    lines = [f"{names}{where}: {kind}: {FAULTS[kind].meaning} ({text})"]
+    lines = [f"{names}{where}: {kind}: {fault(kind).meaning} ({text})"]
     assertion = re.search(r"^.*\bAssertion `.*$", printed, re.MULTILINE)
     if assertion:
         lines.append(assertion[0].strip())

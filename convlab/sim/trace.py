@@ -146,7 +146,7 @@ class Trace:
 
     @cached_property
     def lines(self) -> list[dict[str, object]]:
-        """Return the traffic by source line, space and kind, see `SimLaunch.lines`."""
+        """Return the traffic by source line, space and kind, as `SimLaunch.lines` describes it."""
         sites = [row.split("\t") for row in self._rows["site"]]
         places = self._places([address for address, *_ in sites])
         rows: dict[tuple, dict[str, object]] = {}
@@ -228,7 +228,7 @@ class Trace:
 
     @cached_property
     def flops(self) -> float | None:
-        """Return the floating-point operations that ran, see `SimLaunch.flops`."""
+        """Return the floating-point operations that ran, as `SimLaunch.flops` describes them."""
         if not self._steps:
             return None
         operations = count_operations(self._library, self._steps)

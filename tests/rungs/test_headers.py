@@ -73,7 +73,7 @@ def test_a_header_outside_that_needs_rewriting_is_refused(kernel: Path) -> None:
     inner = kernel.parent / "inner"
     inner.mkdir()
     (inner / "turn.cu").write_text(KERNEL.replace("tile.cuh", "../tile.cuh"))
-    with pytest.raises(BuildError, match="beside or below"):
+    with pytest.raises(BuildError, match="next to or below"):
         run(inner / "turn.cu")
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from .. import rooms
 from ..errors import BuildError, ConvlabError, LaunchError, UnsupportedError
-from ..faults import FAULTS
+from ..faults import fault
 from ..finding import Finding
 from ..problem.problem import Problem
 from ..show import charts
@@ -92,7 +92,7 @@ def _outcome(
         "problem": problem and problem.label,
         "dimensions": problem and str(problem),
         "failures": failures,
-        "findings": [plain(each) | {"try": FAULTS[each.kind].advice} for each in findings],
+        "findings": [plain(each) | {"try": fault(each.kind).advice} for each in findings],
     }
 
 
@@ -109,13 +109,18 @@ def worded(finding: Finding) -> str:
 
 
 def _warnings(reports: Sequence[Report | Reports]) -> list[str]:
-    """Return a line for each kind and place of the simulator's warnings, as last reported."""
+    """Return a line for each kind and place of the simulator's warnings, as last reported.
+
+    Of a set of problems the line names the problem that the warning was last seen on.
+    """
     last = {}
     for report in reports:
+        seen_on = f", on {report.problem.label}" if isinstance(report, Report) else ""
         for finding in report.findings:
             if not finding.error:
-                last[finding.kind, finding.file, finding.line] = finding
-    return [f"  {worded(finding)}" for finding in last.values()]
+                words = worded(finding) + (seen_on if len(reports) > 1 else "")
+                last[finding.kind, finding.file, finding.line] = words
+    return [f"  {words}" for words in last.values()]
 
 
 @dataclass(frozen=True, repr=False)
@@ -263,7 +268,7 @@ class Report(Result):
         mistakes = [finding.kind for finding in self.findings if finding.error]
         has_advice = any(line.startswith("  try: ") for line in self.failures)
         if mistakes and not has_advice:
-            lines.append(f"  try: {FAULTS[mistakes[0]].advice}")
+            lines.append(f"  try: {fault(mistakes[0]).advice}")
         return lines + _warnings([self])
 
     def __bool__(self) -> bool:

@@ -31,7 +31,7 @@ from .measure import LIMIT_SECONDS, Timing, measure_all
 from .sides import build_all, cudnn_of, identity, judge, reason, side_by_side
 
 # What kernels on a GPU are compared with.
-BASELINES = ("cudnn:fp32", "cudnn:tf32")
+DEFAULT_BASELINES = ("cudnn:fp32", "cudnn:tf32")
 _COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
 
 
@@ -236,7 +236,7 @@ def _default_baselines(kernels: Sequence[Runnable]) -> list[str]:
     if not any(kernel.device.type == "cuda" for kernel in kernels):
         return []
     own = [cudnn_of(kernel) for kernel in kernels if not kernel.library]
-    return list(dict.fromkeys([*BASELINES, *own]))
+    return list(dict.fromkeys([*DEFAULT_BASELINES, *own]))
 
 
 def _compared(
