@@ -22,6 +22,7 @@ from pathlib import Path
 
 import convlab
 from convlab.core.correctness import reference
+from convlab.sim import library
 from tests.instruments import pages
 
 PROBLEM = "N=1,C=16,H=66,W=66,K=32,R=3,S=3"  # 18.9 million multiply-adds
@@ -97,7 +98,7 @@ def main(arguments: list[str]) -> int:
         pages.between(given.write, "speed")  # told now, not after seconds
     with tempfile.TemporaryDirectory() as cache:
         os.environ["CONVLAB_CACHE"] = cache  # so that builds are measured
-        convlab.sim.runtime()
+        library.runtime()
         plain = loops(problem)
         rows = [
             "| rung | no hooks, s | everything on, s | times plain loops | build, s |",
