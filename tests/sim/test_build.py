@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import re
@@ -13,6 +14,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.process import BaseProcess
@@ -20,6 +22,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils import cpp_extension
 
 import convlab
 from convlab.__main__ import main
@@ -72,6 +75,25 @@ def test_an_edit_is_used_by_the_next_call(fill: Path, engine: str) -> None:
         assert value(kernel) == number
     fill.write_text(FILL)
     assert value(kernel) == 1
+
+
+def test_after_our_build_a_load_inline_of_the_users_links_torch(fill: Path, tmp_path: Path) -> None:
+    fill.write_text(filling(time.time_ns() % 1000003))  # it is built here, and not found
+    load(fill, engine="sim").build()
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    cpp_extension.load_inline(
+        "theirs",
+        # Of torch's C interface, so that none of its headers is compiled.
+        cpp_sources=[
+            'extern "C" int aoti_torch_device_type_cpu();\n'
+            'extern "C" int theirs() { return 5 + aoti_torch_device_type_cpu(); }'
+        ],
+        build_directory=str(folder),
+        is_python_module=False,
+        no_implicit_headers=True,
+    )
+    assert ctypes.CDLL(str(folder / "theirs.so")).theirs() == 5
 
 
 def test_a_header_beside_the_file_hides_the_shared_one(fill: Path) -> None:

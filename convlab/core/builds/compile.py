@@ -80,11 +80,14 @@ def _run_load_inline(compilation: Compilation, folder: Path) -> None:
     text = compilation.text
     if cuda is not None:
         cpp_extension.CUDA_HOME = str(plain(cuda.home))
-    # load_inline writes these paths as they are.
-    cpp_extension._TORCH_PATH = str(plain(Path(torch.__file__).parent))
-    cpp_extension.TORCH_LIB_PATH = str(_no_libraries())
+    # load_inline writes these paths as they are. They stay right for a load_inline of the user's.
+    torch_folder = Path(torch.__file__).parent
+    cpp_extension._TORCH_PATH = str(plain(torch_folder))
+    cpp_extension.TORCH_LIB_PATH = str(plain(torch_folder / "lib"))
     flags = [shell_quoted(flag) for flag in compilation.flags]
     link_flags = [
+        # The linker looks here first, before the folder of torch's libraries.
+        f"-L{_no_libraries()}",
         *LINK_FLAGS,
         *(f"-L{plain(path)}" for path in compilation.library_folders),
         *(shell_quoted(library) for library in compilation.libraries),
