@@ -164,3 +164,14 @@ def _leave_torch_as_it_was():
     before = _settings()
     yield
     assert _settings() == before
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Let a few problems stand for the set "awkward"."""
+    from convlab.core.correctness import check as checking
+    from convlab.core.problem.named import problems
+
+    chosen = problems("awkward")[::5]
+    monkeypatch.setattr(checking, "named_problems", {"awkward": chosen, "limits": []}.get)
+    return chosen

@@ -7,24 +7,14 @@ import re
 import pytest
 
 import convlab
-from convlab.core.correctness import check as checking
 from convlab.core.correctness.check import check
 from convlab.core.correctness.report import Reports
 from convlab.core.errors import (
     BuildError,
 )
-from convlab.core.problem.named import problems
 from convlab.isolate import rehearsal
 from tests.fakes import FULL, PLAIN
 from tests.spoilt import LAST, made
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Let a few problems stand for the set "awkward"."""
-    chosen = problems("awkward")[::5]
-    monkeypatch.setattr(checking, "named_problems", {"awkward": chosen, "limits": []}.get)
-    return chosen
 
 
 def test_warnings_are_in_the_report_of_a_right_kernel():

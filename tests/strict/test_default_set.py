@@ -14,20 +14,11 @@ from convlab.core.errors import (
     WrongResult,
 )
 from convlab.core.finding import Finding
-from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
 from convlab.strict import settings
 from tests.fakes import FULL, PLAIN, Fake, spoilt, wrong_if_strided
 
 pytestmark = pytest.mark.pure
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Let a few problems stand for the set "awkward"."""
-    chosen = problems("awkward")[::5]
-    monkeypatch.setattr(checking, "named_problems", {"awkward": chosen, "limits": []}.get)
-    return chosen
 
 
 def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
