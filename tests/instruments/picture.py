@@ -96,7 +96,7 @@ def source(text: str, around: int, marked: str) -> list[tuple[str, str]]:
 def told(text: str, color: str = _INK) -> list[tuple[str, str]]:
     """Return a text's lines; those that name a line of a kernel in the colour of a mistake."""
     return [
-        (line, _BAD if ".cu:" in line or "WRONG" in line else color) for line in text.splitlines()
+        (line, _BAD if ".cu:" in line or "INCORRECT" in line else color) for line in text.splitlines()
     ]
 
 
