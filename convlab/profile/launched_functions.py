@@ -40,7 +40,8 @@ class LaunchedFunction:
     def occupancy(self, gpu: Gpu) -> Occupancy:
         """Return how many blocks of the first launch an SM holds."""
         first = self.launches[0]
-        shared_bytes = self.function.static_shared + first["shared_bytes"]
+        # ptxas reports the static arrays, the launch the rest.
+        shared_bytes = self.function.static_shared + first["dynamic_bytes"]
         threads = math.prod(first["block"])
         return occupancy(gpu, threads, self.function.registers, shared_bytes)
 

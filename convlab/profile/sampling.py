@@ -35,7 +35,8 @@ class Counts(Protocol):
     Attributes
     ----------
     counters : totals by name: "global_load_requests", "global_load_sectors", "block_sectors", ...
-    launches : of each launch kernel, grid, block, shared_bytes.
+    launches : of each launch kernel, grid, block, dynamic_bytes (shared memory that the launch asks
+        for, without the kernel's static arrays).
     lines : of each source line, space and kind: file, line, space, kind, array, requests, units
         (sectors of global memory, wavefronts of shared memory), ideal_units, lanes, bytes.
     executed : by file, how often threads came to each line.

@@ -166,7 +166,7 @@ def static_table(launched: Sequence[LaunchedFunction], gpu: Gpu) -> pd.DataFrame
         }
         if entry.launches:
             first = entry.launches[0]
-            row["dynamic_shared"] = first["shared_bytes"]
+            row["dynamic_shared"] = first["dynamic_bytes"]
             row["block"] = "x".join(map(str, first["block"]))
             occupancy = entry.occupancy(gpu)
             row["blocks_per_sm"] = occupancy.blocks

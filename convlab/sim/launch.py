@@ -41,7 +41,8 @@ class SimLaunch(Launch):
     Attributes
     ----------
     launches : list of dict
-        ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch of the last call.
+        ``kernel``, ``grid``, ``block``, ``shared_bytes`` and ``dynamic_bytes`` (see `Trace`) of each
+        launch of the last call.
     """
 
     own_process = True

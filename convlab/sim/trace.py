@@ -48,7 +48,8 @@ class Trace:
         ``block_sectors``, ``launch_sectors``, ``workspace`` (bytes), ``seconds`` (the time of the
         simulation on this machine, which says nothing about a GPU), and ``library_flops``: 2mnk for
         each of cuBLAS's products. Empty where the run did not end.
-    launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each.
+    launches : list of dict: ``kernel``, ``grid``, ``block`` of each; ``shared_bytes``, all shared
+        memory of a block; ``dynamic_bytes``, the part that the launch asks for.
     findings : list of `Finding`: errors first, then warnings.
     sampling : dict or None. For a sampled run: ``blocks`` of all launches, how many of them were
         ``sampled``, and ``errors``, the relative standard error of each counter. That is
@@ -86,7 +87,7 @@ class Trace:
         if rows["progress"]:
             *numbers, kernel = self._last("progress").split("\t", 3)
             self.progress = (*map(int, numbers), kernel)
-        self.launches = [_launch(*row.split("\t", 3)) for row in rows["launch"]]
+        self.launches = [_launch(*row.split("\t", 4)) for row in rows["launch"]]
         self.findings: list[Finding] = []
         if reported:
             self.findings = read_findings(
@@ -254,11 +255,12 @@ class Trace:
         return lines_by_file
 
 
-def _launch(grid: str, block: str, shared: str, name: str) -> dict[str, object]:
+def _launch(grid: str, block: str, static: str, dynamic: str, name: str) -> dict[str, object]:
     """Return one launch from a line of the report."""
     return {
         "kernel": name,
         "grid": tuple(map(int, grid.split(","))),
         "block": tuple(map(int, block.split(","))),
-        "shared_bytes": int(shared),
+        "shared_bytes": int(static) + int(dynamic),
+        "dynamic_bytes": int(dynamic),
     }

@@ -247,7 +247,7 @@ def counted(problem, scale: float) -> SimpleNamespace:
         }
 
     blocks = -(-problem.gemm_m * problem.K // 256)
-    launch = {"kernel": "f", "grid": (blocks, 1, 1), "block": (256, 1, 1), "shared_bytes": 0}
+    launch = {"kernel": "f", "grid": (blocks, 1, 1), "block": (256, 1, 1), "dynamic_bytes": 0}
     lines = [row(3, "load", "x", loads), row(5, "store", "y", stores)]
     return SimpleNamespace(
         counters={"global_load_requests": loads},
@@ -443,6 +443,32 @@ def test_the_verdict_names_what_limits_and_says_that_it_is_a_models(found) -> No
     assert 0 < busiest <= 1
     hot = found.sass[(found.sass["where"] == "hot loop") & (found.sass["kind"] == "FFMA")]
     assert (hot["per_ffma"] == 1).all() and len(hot)
+
+
+@needs_tools
+@pytest.mark.parametrize(
+    ("rung", "function", "shared", "blocks", "limit"),
+    [
+        ("02", "gemm_nchw", 6272, 4, "registers"),
+        ("04", "conv2d_implicit_gemm", 6272, 4, "registers"),
+        ("05", "conv2d_async_gemm<128, 32, 4, 1>", 21504, 5, "registers"),
+        ("10", "conv2d_mma", 43264, 3, "registers"),
+        # Its shared memory is dynamic, about which ptxas says nothing.
+        ("03", "conv2d_smem_tile", 0, 3, "registers"),
+    ],
+)
+def test_static_shared_memory_is_counted_once(rung, function, shared, blocks, limit) -> None:
+    """The bytes are those that `nvcc -Xptxas -v` prints for an H200."""
+    code = convlab.load(rung, engine="sim")
+    output = disassembly.nvcc.compiled(code.file, GPUS["H200"].arch, code.defines)
+    printed = re.findall(r"(\d+) bytes smem", output.log)
+    found = convlab.inspect(rung, "N1 C16 H24 W24 K64 R3 S3", gpu="H200")
+    row = found.static.set_index("function").loc[function]
+    assert row["static_shared"] == shared and (str(shared) in printed or not shared)
+    assert (row["dynamic_shared"] == 0) == bool(shared)
+    assert (row["blocks_per_sm"], row["limited_by"]) == (blocks, limit)
+    total = int(row["static_shared"] + row["dynamic_shared"])
+    assert f"{total:,}" in found.tables[1].cells["shared B"]
 
 
 def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:

@@ -172,7 +172,13 @@ def test_lines_sum_up_to_the_counters():
         assert sum(r["units"] for r in chosen) == trace.counters[units]
         assert all(r["ideal_units"] <= r["units"] for r in chosen)
     assert trace.launches == [
-        {"kernel": "transpose", "grid": (3, 2, 1), "block": (32, 8, 1), "shared_bytes": 4224}
+        {
+            "kernel": "transpose",
+            "grid": (3, 2, 1),
+            "block": (32, 8, 1),
+            "shared_bytes": 4224,
+            "dynamic_bytes": 0,
+        }
     ]
 
 

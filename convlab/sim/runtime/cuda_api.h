@@ -92,8 +92,9 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     g_os_threads = 0;
     g_running = nullptr;
     if (g_sample) extrapolate(launch);
-    tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
-              block.z, shared_bytes + launch.static_bytes, instance(name, kernel).c_str()));
+    tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x,
+              block.y, block.z, launch.static_bytes.load(), shared_bytes,
+              instance(name, kernel).c_str()));
 }
 
 void sim_fiber_start() {
