@@ -1,34 +1,46 @@
-"""The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` where it is installed."""
+"""The command line: ``python -m convlab COMMAND``, or ``convlab COMMAND`` if it is installed."""
 
 import contextlib
 import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
+
+
+def _missing(package: str | None) -> str:
+    """Return the message for a package that is not installed."""
+    root = (package or "a package").partition(".")[0]
+    return (
+        f"convlab: the package {root} is not installed for this Python: run "
+        f"`{sys.executable} -m pip install -r requirements.txt`"
+    )
+
 
 try:
     from .commands import cli
     from .commands.supervise import supervise
+    from .core.arguments import reason
+    from .core.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
+    from .core.machine.progress import Lines
 except ModuleNotFoundError as error:
-    if error.name != "convlab.commands":
+    if error.name == "convlab.commands":
+        sys.exit("convlab: the commands are in convlab/commands, which was deleted")
+    if (error.name or "").partition(".")[0] == "convlab":
         raise
-    sys.exit("convlab: the commands are in convlab/commands, which was deleted")
-from .core.arguments import reason
-from .core.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
-from .core.machine.progress import Lines
+    sys.exit(_missing(error.name))
 
 # The exit statuses: `commands.cli.STATUS` explains them.
-RIGHT = 0
-WRONG = 1
-USAGE = 2
-DECLINED = 3
+CORRECT = 0
+INCORRECT = 1
+INVALID = 2
+UNSUPPORTED = 3
 
 
 def command() -> NoReturn:
-    """What a shell starts: `main`, in a process that Ctrl-C ends with all that it started."""
+    """Run `main` in a process that Ctrl-C ends, with all that it started; exit with its status."""
     supervise()
     sys.exit(main())
 
@@ -40,43 +52,52 @@ def main(argv: list[str] | None = None) -> int:
     parser = cli.build_parser(program="convlab" if installed else "python -m convlab")
     if not words:
         parser.print_help(sys.stderr)
-        return USAGE
+        return INVALID
     arguments = parser.parse_args(words)
     results: list[Any] = []
     document: dict[str, Any] = {}
-    status = RIGHT
+    status = CORRECT
     shown_words = " ".join(words)[:60]
     with warnings.catch_warnings(), _only_json(arguments.json) as out, Lines(desc=shown_words):
         # A warning is shown without its place in our sources.
         warnings.showwarning = lambda text, *_: print(f"convlab: {text}", file=sys.stderr)
 
         def show(text: object) -> None:
-            if not arguments.json:
+            if text and not arguments.json:
                 print(text, file=out, flush=True)
 
         try:
             arguments = cli.look_up(arguments)
             command = arguments.command
+            verbose = getattr(arguments, "verbose", False)
             for result in command.run(arguments):
                 results.append(result)
                 if isinstance(result, cli.Failure):
-                    print(result, file=sys.stderr, flush=True)
+                    if not _is_only_counted(result, arguments):
+                        print(result, file=sys.stderr, flush=True)
                     continue
-                show(result)
+                show(result if isinstance(result, cli.TextResult) else result.text(verbose))
                 if getattr(arguments, "listing", False):
                     show(result.listing())
+            show(command.summary(results, verbose))
             document = results[0].to_dict()
             if command.results_key:
                 documents = [result.to_dict() for result in results]
-                document = {"ok": _status(results) == RIGHT, command.results_key: documents}
+                document = {"ok": _status(results) == CORRECT, command.results_key: documents}
             status = _status(results)
             for kind, path in cli.write_files(results, arguments):
                 document[kind] = str(path)
                 show(f"{kind}: {path}")
         except BrokenPipeError:
-            # Whoever read the output has enough: `convlab list | head`.
+            # The reader has enough, as in `convlab list | head`.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return status
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "convlab":
+                raise
+            status = INCORRECT
+            document["error"] = _missing(error.name).removeprefix("convlab: ")
+            print(f"convlab: {document['error']}", file=sys.stderr)
         except (ConvlabError, OSError) as error:
             status = _error_status(error)
             document["error"] = _error_text(error)
@@ -86,19 +107,25 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _status(results: list[Any]) -> int:
-    """Return the exit status of what ran."""
+def _is_only_counted(failure: Any, arguments: Any) -> bool:
+    """Return whether a failure is one of several unsupported kernels, which are only counted."""
+    several = len(arguments.kernels) != 1
+    return failure.nothing_ran and several and not getattr(arguments, "verbose", False)
+
+
+def _status(results: Sequence[Any]) -> int:
+    """Return the exit status of the results."""
     if any(not result.ok and not result.nothing_ran for result in results):
-        return WRONG
-    return RIGHT if any(result.ok for result in results) else DECLINED
+        return INCORRECT
+    return CORRECT if any(result.ok for result in results) else UNSUPPORTED
 
 
 def _error_status(error: ConvlabError | OSError) -> int:
-    """Return the exit status of an error that ended a command; an OSError is of a named file."""
+    """Return the exit status of an error that ended a command; an OSError is about a named file."""
     if isinstance(error, UnsupportedError):
-        return DECLINED
-    usage = isinstance(error, (CatalogError, ProblemError, OSError))
-    return USAGE if usage else WRONG
+        return UNSUPPORTED
+    invalid = isinstance(error, (CatalogError, ProblemError, OSError))
+    return INVALID if invalid else INCORRECT
 
 
 def _error_text(error: ConvlabError | OSError) -> str:
@@ -109,13 +136,14 @@ def _error_text(error: ConvlabError | OSError) -> str:
 
 @contextlib.contextmanager
 def _only_json(wanted: bool) -> Iterator[TextIO]:
-    """Keep standard output for the document alone: whatever else writes there goes to stderr."""
+    """Keep standard output for the JSON document; all other output goes to stderr."""
     if not wanted:
         yield sys.stdout
         return
     sys.stdout.flush()
     kept = os.dup(1)
-    os.dup2(2, 1)  # a kernel's printf writes to file descriptor 1
+    # A kernel's printf writes to file descriptor 1.
+    os.dup2(2, 1)
     try:
         with os.fdopen(os.dup(kept), "w") as out, contextlib.redirect_stdout(sys.stderr):
             yield out

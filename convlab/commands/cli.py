@@ -1,33 +1,35 @@
 """Build the parser of all commands, for ``python -m convlab`` and the notebook's ``%convlab``.
 
-Nothing here imports torch, which takes seconds: a mistyped word is reported at once.
+Nothing here imports torch, which takes seconds, so that a mistyped word is reported at once.
 """
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core import rooms
 from ..core.arguments import hint
+from .command import KEEP, MEASURE, OUTPUT, WRITE, Command, add_verbose, group_of
 from .lookup import look_up
 from .outputs import write_files
-from .text_result import Failure
+from .text_result import Failure, TextResult
 
-__all__ = ["STATUS", "Failure", "Parser", "build_parser", "look_up", "write_files"]
+__all__ = ["STATUS", "Failure", "Parser", "TextResult", "build_parser", "look_up", "write_files"]
 
 STATUS = """exit status:
-  0: what ran is correct (a kernel may not support the problem, by its header)
-  1: a kernel is wrong, does not build or does not run; doctor: something is missing
+  0: all that ran is correct
+  1: a kernel is incorrect, does not build or does not run; or doctor
+     found something missing
   2: invalid arguments or files
-  3: nothing ran, as no kernel supports the problem
+  3: nothing ran, because no kernel supports the problem
   130: interrupted"""
-# The rooms of the commands that are not this room's, to say what is missing if one was deleted.
+# The folder of each command of another room: the message names it if the folder was deleted.
 _ROOMS = {"inspect": "profile", "sweep": "tuning", "history": "receipts"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Accept no abbreviations, and suggest the nearest word for an unknown one.
+    """A parser without abbreviations; it suggests the nearest word for an unknown one.
 
     Attributes
     ----------
@@ -37,12 +39,12 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         self.commands: Mapping[str, Parser] = {}
         formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(allow_abbrev=False, formatter_class=formatter, **options)
+        super().__init__(allow_abbrev=False, formatter_class=formatter, add_help=False, **options)
 
     def parse_args(
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Return the arguments as argparse does; kernels and the like may also follow options."""
+        """Return the arguments as argparse does; positional ones may also follow options."""
         arguments, rest = self.parse_known_args(args, namespace)
         if not rest:
             return arguments
@@ -61,7 +63,7 @@ class Parser(argparse.ArgumentParser):
         return None
 
     def with_hint(self, message: str) -> str:
-        """Return an error's message with the known word that is nearest to the unknown one."""
+        """Return an error's message, with the known word that is most like the unknown one."""
         unknown = re.search(
             r"(?:unrecognized arguments: (?=-)|invalid choice: ')([^\s=']*)", message
         )
@@ -95,24 +97,45 @@ def build_parser(kind: type[Parser] = Parser, *, program: str = "python -m convl
     'compare'
     """
     in_notebook = program.startswith("%")
-    status = "" if in_notebook else f"\n\n{STATUS}"
+    commands = {
+        name: rooms.provided("command", name)(name, program) for name in rooms.names("command")
+    }
     parser = kind(
         prog=program,
-        description="A microscope for CUDA convolution kernels.",
-        epilog=f"example:\n  {program} compare 01_direct 03_smem_tile --problem wide{status}",
+        usage="%(prog)s COMMAND [options]",
+        description="\n".join(_overview(commands, program)),
+        epilog="" if in_notebook else STATUS,
     )
-    group = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=kind)
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    group = parser.add_subparsers(
+        prog=program, required=True, metavar="COMMAND", parser_class=kind, help=argparse.SUPPRESS
+    )
     parser.commands = group.choices
-    for name in rooms.names("command"):
-        command = rooms.provided("command", name)(name, program)
+    for name, command in commands.items():
         subparser = group.add_parser(
             name,
-            help=command.about,
+            usage=" ".join(["%(prog)s", *([command.words] if command.words else []), "[options]"]),
             description=command.about,
-            epilog=f"example:\n  {program} {command.example}{status}",
+            epilog=f"example:\n  {program} {command.example}",
         )
         subparser.set_defaults(command=command)
         command.add_arguments(subparser)
+        output = group_of(subparser, OUTPUT)
         if not in_notebook:
-            subparser.add_argument("--json", action="store_true", help="print one JSON document")
+            if command.verbose:
+                add_verbose(subparser)
+            output.add_argument("--json", action="store_true", help="print one JSON document")
+        output.add_argument("-h", "--help", action="help", help="show this text")
     return parser
+
+
+def _overview(commands: Mapping[str, Command], program: str) -> Iterator[str]:
+    """Yield the lines of the help: what convlab is, its commands in groups, and one example."""
+    yield "A microscope for CUDA convolution kernels."
+    for title in (WRITE, MEASURE, KEEP):
+        members = {name: each for name, each in commands.items() if each.group == title}
+        if members:
+            yield f"\n{title}:"
+            yield from (f"  {name:<9} {each.about}" for name, each in members.items())
+    yield f"\nexample:\n  {program} compare 01_direct 03_smem_tile --problem wide"
+    yield f"\n`{program} COMMAND --help` lists the options of a command."

@@ -1,16 +1,16 @@
-"""What a command of ``python -m convlab`` and ``%convlab`` is, and the arguments that several share.
+"""The base class of the commands of ``python -m convlab`` and ``%convlab``, and shared arguments.
 
 A room adds a command with a subclass of `Command` and one line in its ``room.toml``::
 
     [command]
     sweep = "convlab.tuning.command:SweepCommand"
 
-The module is imported to build the parser. It must not import torch, which takes seconds: a mistyped
-word is reported before that. `Command.run` imports what it needs.
+The module is imported to build the parser. It must not import torch, which takes seconds, so that a
+mistyped word is reported at once. `Command.run` imports what it needs.
 """
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from argparse import ArgumentParser, Namespace, _ArgumentGroup
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,14 @@ from ..core.problem.named import PROBLEM_SETS
 from .text_result import Failure
 
 SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
+# The groups of options in a command's help.
+WHAT = "what to run"
+HOW = "how to run it"
+OUTPUT = "output"
+# The groups of commands in the help, in order.
+WRITE = "write and check a kernel"
+MEASURE = "measure and explain"
+KEEP = "this machine and saved results"
 
 
 class Command:
@@ -29,15 +37,21 @@ class Command:
     Attributes
     ----------
     about : one sentence for the help.
+    words : the positional arguments, for the usage line.
     example : the words of a typical call, without the program's name.
+    group : the group of the help that lists it: `WRITE`, `MEASURE` or `KEEP`.
+    verbose : whether the command has ``--verbose``.
     name : the word that the user types.
     program : what the user types before it: "python -m convlab", "convlab" or "%convlab".
-    results_key : what the JSON document calls the list of results, where there is one for each
-        kernel: "reports". Empty where there is one result, which is the document.
+    results_key : the name of the list of results in the JSON document, such as "reports", if there is
+        one result for each kernel. Empty if there is one result, which is the document.
     """
 
     about = ""
+    words = ""
     example = ""
+    group = KEEP
+    verbose = False
     results_key = ""
 
     def __init__(self, name: str, program: str) -> None:
@@ -48,15 +62,26 @@ class Command:
         """Add the command's arguments to its parser."""
 
     def validate(self, arguments: Namespace) -> None:
-        """Raise ProblemError for arguments that do not fit together, before any work is done."""
+        """Raise ProblemError for arguments that contradict each other, before any work is done."""
 
     def run(self, arguments: Namespace) -> Iterator[Any]:
-        """Yield results, each as soon as it is known: they have ``ok``, a text and ``to_dict``."""
+        """Yield results as soon as they are known: they have ``ok``, a text and ``to_dict``."""
         raise NotImplementedError
+
+    def summary(self, results: Sequence[Any], verbose: bool) -> str:
+        """Return the verdict on several results in a sentence; empty if none is needed."""
+        return ""
 
 
 class CommandForEachKernel(Command):
-    """A command that runs for one kernel after the other: one that fails does not stop the others."""
+    """A command that runs for one kernel after the other; a failure does not stop the others.
+
+    Attributes
+    ----------
+    good : the word for a kernel whose result is ok, for the summary.
+    """
+
+    good = "correct"
 
     def run(self, arguments: Namespace) -> Iterator[Any]:
         """Yield a result for each kernel: a `Failure` if it does not build or run."""
@@ -79,22 +104,49 @@ class CommandForEachKernel(Command):
         """Return the result of one kernel, which the user wrote as `word`."""
         raise NotImplementedError
 
+    def summary(self, results: Sequence[Any], verbose: bool) -> str:
+        """Return how many kernels are good, which are not, and how many are unsupported."""
+        count = len(results)
+        if count < 2:
+            return ""
+        good = sum(result.ok for result in results)
+        text = f"{good} of {count} kernels {self.good}"
+        bad = [_kernel_name(result) for result in results if not (result.ok or result.nothing_ran)]
+        if bad:
+            text += f"; not {self.good}: {', '.join(bad)}"
+        if unsupported := sum(result.nothing_ran for result in results):
+            text += f"; {unsupported} of {count} kernels do not support this problem"
+            text += "" if verbose else "; --verbose lists them"
+        return text
+
+
+def _kernel_name(result: Any) -> str:
+    return result.document["kernel"] if isinstance(result, Failure) else result.kernel
+
+
+def group_of(parser: ArgumentParser, title: str) -> _ArgumentGroup:
+    """Return the parser's group of options with this title; add it if there is none."""
+    for group in parser._action_groups:
+        if group.title == title:
+            return group
+    return parser.add_argument_group(title)
+
 
 def add_kernels(
     parser: ArgumentParser, number: str, *, nargs: int | str = "*", baselines: bool = False
 ) -> None:
-    """Add the kernels, as positional arguments. `number` says in the help how many there may be."""
-    baseline = " or a baseline such as cudnn:tf32" if baselines else ""
-    parser.add_argument(
+    """Add the kernels, as positional arguments; `number` is the help's text on how many."""
+    baseline = ", or a baseline (cudnn:tf32)" if baselines else ""
+    group_of(parser, WHAT).add_argument(
         "kernels",
         nargs=nargs,
         metavar="KERNEL",
-        help=f"{number}; each is a name or a path{baseline}; NAME@TUNABLE=VALUE sets a tunable",
+        help=f"{number}; a name or a path{baseline}; NAME@TUNABLE=VALUE sets a tunable",
     )
 
 
 def require_kernels(arguments: Namespace, least: int, most: int, number: str) -> None:
-    """Raise ProblemError unless there are so many kernels."""
+    """Raise ProblemError unless there are `least` to `most` kernels."""
     words = arguments.kernels
     if not least <= len(words) <= most:
         what = " and ".join(map(str, words)) or "none"
@@ -104,51 +156,71 @@ def require_kernels(arguments: Namespace, least: int, most: int, number: str) ->
 def add_problem(
     parser: ArgumentParser, default: str | None = "square", shown: str | None = None
 ) -> None:
-    """Add ``--problem``. `shown` is what the help calls the default."""
+    """Add ``--problem``; `shown` is the help's text for the default."""
     sets = ", ".join(PROBLEM_SETS)
-    parser.add_argument(
+    group_of(parser, WHAT).add_argument(
         "--problem",
         metavar="P",
         default=default,
-        help=f"a name, a set ({sets}), or dimensions such as {SPEC}; default: {shown or default}",
+        help=f"a name, a set ({sets}), or dimensions: {SPEC}; default: {shown or default}",
     )
 
 
-def add_engine(parser: ArgumentParser, auto: str = "the GPU where there is one") -> None:
-    """Add ``--engine``. `auto` says in the help what "auto" means."""
-    parser.add_argument(
+def add_engine(parser: ArgumentParser, auto: str = "the GPU if there is one") -> None:
+    """Add ``--engine``; `auto` is the help's text for "auto"."""
+    group_of(parser, HOW).add_argument(
         "--engine",
         choices=ENGINES,
         default="auto",
-        help=f"cuda is the GPU, sim the simulator, auto {auto}; default: auto",
+        help=f"cuda: the GPU, sim: the simulator, auto: {auto}; default: auto",
     )
 
 
 def add_seed(parser: ArgumentParser, what: str = "the data") -> None:
     """Add ``--seed``."""
-    parser.add_argument(
-        "--seed", metavar="N", type=int, default=0, help=f"of {what}; default: %(default)s"
+    group_of(parser, HOW).add_argument(
+        "--seed",
+        metavar="N",
+        type=int,
+        default=0,
+        help=f"the random seed of {what}; default: %(default)s",
     )
 
 
 def add_plot(parser: ArgumentParser, *, for_each_kernel: bool = False) -> None:
     """Add ``--plot``."""
-    several = "; of several kernels, each file's name ends with the kernel's"
-    parser.add_argument(
+    several = "; of several kernels, one file each, which ends with the kernel's name"
+    group_of(parser, OUTPUT).add_argument(
         "--plot",
         metavar="FILE",
         type=Path,
-        help=f"draw the result: {', '.join(ENDINGS)}{several if for_each_kernel else ''}",
+        help=f"draw the result ({', '.join(ENDINGS)}){several if for_each_kernel else ''}",
     )
 
 
 def add_save(parser: ArgumentParser) -> None:
     """Add ``--save``."""
-    parser.add_argument(
+    group_of(parser, OUTPUT).add_argument(
         "--save",
         nargs="?",
         const="",
         metavar="FILE",
-        help="keep the result as a receipt, with all samples, versions and digests of the sources: "
-        "in this .json file, or without FILE where `history` looks (then write --save last)",
+        help="save a receipt, with all samples and versions, in a .json file; without FILE, where "
+        "`history` reads it",
+    )
+
+
+def add_verbose(parser: ArgumentParser) -> None:
+    """Add ``--verbose``."""
+    group_of(parser, OUTPUT).add_argument(
+        "--verbose",
+        action="store_true",
+        help="show all columns and notes, and why a kernel does not support a problem",
+    )
+
+
+def add_listing(parser: ArgumentParser) -> None:
+    """Add ``--listing``."""
+    group_of(parser, OUTPUT).add_argument(
+        "--listing", action="store_true", help="show the source with the cost of each line"
     )

@@ -1,4 +1,4 @@
-"""What ``diff`` shows: the lines that a kernel changes of its parent."""
+"""Compare the files of two kernels, for ``diff``."""
 
 import difflib
 from typing import NamedTuple, Self
@@ -9,9 +9,12 @@ from ..core.kernel import catalog
 from ..core.kernel.kernel import Kernel
 from .text_result import TextResult
 
+# After a diff of more lines the summary is repeated.
+_LONG = 30
+
 
 class _File(NamedTuple):
-    """A kernel's file, with what it includes of other kernels' files; no engine is needed."""
+    """A kernel's file, together with the kernels' files that it includes; no engine is needed."""
 
     name: str
     lines: list[str]
@@ -30,28 +33,37 @@ class _File(NamedTuple):
 
 
 def difference(kernel: Kernel | str, other: Kernel | str | None = None) -> TextResult:
-    """Return a diff of two kernels' files, and how many lines are the first kernel's own.
+    """Return a diff of two kernels' files, and how many lines of the new file are not in the old.
 
     Parameters
     ----------
-    kernel : a kernel, or its name or path.
-    other : the kernel to compare it with; None: the parent that its header names.
+    kernel : a kernel, or its name or path. With `other` it is the old file, ``---``. Without `other`
+        it is the new file, and the parent that its header names is the old one.
+    other : the kernel that is the new file, ``+++``.
 
     Raises
     ------
     CatalogError
         There is no such kernel, or the header names no parent.
     """
-    new = _File.of(kernel)
-    if other is None and new.parent is None:
-        raise CatalogError(
-            f"{new.name} names no parent in its header, so that there is nothing to compare it with; "
-            "name the other kernel"
-        )
-    old = _File.of(new.parent if other is None else other)
+    old = _File.of(kernel)
+    if other is None:
+        new = old
+        if new.parent is None:
+            raise CatalogError(
+                f"{new.name} has no `parent:` line in its header; name a second kernel to compare "
+                "it with"
+            )
+        old = _File.of(new.parent)
+    else:
+        new = _File.of(other)
     changes = list(difflib.unified_diff(old.lines, new.lines, old.name, new.name, lineterm=""))
     own = sum(line.startswith("+") and not line.startswith("+++") for line in changes)
     total = len(new.lines)
     summary = f"{own} of {total} lines of {new.name} are not in {old.name}"
+    lines = [summary, *([""] if changes else []), *changes]
+    if len(changes) > _LONG:
+        # The first line has left the screen.
+        lines += ["", summary]
     document = {"kernel": new.name, "parent": old.name, "lines": total, "own": own}
-    return TextResult("\n".join([*changes, "", summary]), document)
+    return TextResult("\n".join(lines), document)

@@ -1,4 +1,4 @@
-"""What this machine has of what convlab needs, tried out, and what to do about what is missing."""
+"""Test what convlab needs on this machine, and say how to install what is missing."""
 
 import datetime
 import os
@@ -25,7 +25,7 @@ _NEWEST_TORCH = (2, 13)
 
 
 class Row(NamedTuple):
-    """What was found of one thing. `ok` is None where the simulator does without it."""
+    """What was found of one thing; `ok` is None if convlab works without it."""
 
     what: str
     found: str
@@ -36,8 +36,8 @@ class Row(NamedTuple):
 def examine() -> list[dict[str, Any]]:
     """Return one row for each thing: ``what``, ``found``, ``ok`` (True, False or None), ``advice``.
 
-    `ok` is None where a thing is missing that convlab does without. The last rows are a real build
-    and a real launch on each engine that this machine has, compared with torch.
+    `ok` is None if convlab works without the missing thing. The last rows are a build and a launch
+    on each engine of this machine; the result is compared with a float64 reference.
     """
     rows = [_gpu(), _nvcc(), _cpp_compiler(), _torch(), _machine(), _build_cache(), _simulator()]
     if torch.cuda.is_available():
@@ -64,7 +64,7 @@ def _nvcc() -> Row:
 
 
 def _cpp_compiler() -> Row:
-    """Return the C++ compiler; the simulator says whether it is new enough."""
+    """Return the C++ compiler; the simulator's room checks whether it is new enough."""
     path = toolchain.find("c++")
     found = f"{toolchain.version(path)} ({path})" if path else "none"
     require_compiler = rooms.provided("doctor", "compiler")
@@ -88,16 +88,16 @@ def _torch() -> Row:
 def _machine() -> Row:
     ok = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
     system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    advice = "" if ok else "Linux on x86-64 or aarch64 is needed; a container will do"
+    advice = "" if ok else "convlab needs Linux on x86-64 or aarch64, for example in a container"
     return Row("machine", f"{system}, Python {platform.python_version()}", ok, advice)
 
 
 def _build_cache() -> Row:
     ok = toolchain.lasting()
-    # The size is read while other processes may build there.
+    # Other processes may build there at the same time.
     megabytes = sum(entry.bytes for entry in cache.contents()) / 1e6
     found = f"{toolchain.cache_dir()}, {megabytes:.0f} MB ({toolchain.CACHE} moves it)"
-    advice = f"it goes when Python ends; set {toolchain.CACHE} to a folder of your own"
+    advice = f"it is deleted when Python ends; set {toolchain.CACHE} to a folder of your own"
     return Row("build cache", found, ok, "" if ok else advice)
 
 
@@ -111,7 +111,7 @@ def _simulator() -> Row:
 def _trial(what: str, engine: str) -> Row:
     """Build a kernel anew, launch it, and check its result."""
     source = catalog.read(catalog.find(_KERNEL))
-    # The comment makes it a source that no cache holds.
+    # With this comment the source is in no cache.
     source += f"\n// doctor, {datetime.datetime.now().isoformat()}\n"
     start = time.perf_counter()
     try:
@@ -122,6 +122,6 @@ def _trial(what: str, engine: str) -> Row:
     seconds = time.perf_counter() - start
     found = f"{_KERNEL} built and launched in {seconds:.1f} s"
     if not report.ok:
-        advice = f"this machine computes wrong results, please report it: {report.sentence}"
-        return Row(what, f"{found}, and wrong", False, advice)
-    return Row(what, f"{found}, and correct", True)
+        advice = f"this machine computes incorrect results, please report it: {report.sentence}"
+        return Row(what, f"{found}: incorrect", False, advice)
+    return Row(what, f"{found}: correct", True)

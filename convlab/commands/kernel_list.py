@@ -1,4 +1,4 @@
-"""What ``list`` shows: the kernels by folder, and the named problems."""
+"""List the kernels by folder, and the named problems, for ``list``."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from .text_result import TextResult
 
 
 def kernel_list() -> TextResult:
-    """Return all kernels under their folders' names, then the sets of problems."""
+    """Return all kernels, grouped by folder, then the sets of problems."""
     rows = []
     lines = []
     folder = None
@@ -33,9 +33,9 @@ def kernel_list() -> TextResult:
 
 
 def _kernel(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return what a kernel's file says of itself, as a row and as lines.
+    """Return what a kernel's header says, as a row and as lines.
 
-    A header that cannot be read becomes a line too: it must not hide the other kernels.
+    A header that cannot be read gives a line with its error, and the other kernels are still listed.
     """
     try:
         text = catalog.read(path)

@@ -1,6 +1,6 @@
-"""Look up the kernels and the problem that a command's arguments name, before any work is done.
+"""Look up the kernels and the problem of a command's arguments, before any work is done.
 
-Nothing here imports torch, unless variables of a notebook may hold kernels.
+Nothing here imports torch, except for a notebook, where variables may hold kernels.
 """
 
 import functools
@@ -23,30 +23,30 @@ from ..core.problem.problem import EPILOGUE, Problem
 from .command import SPEC
 
 _FIELDS = "|".join(field.name for field in fields(Problem))
-# What a problem's dimensions begin with: N1, N=1 or a first key=number of several.
+# The beginning of a problem's dimensions: N1, N=1, or the first key=number of several.
 _FIRST_DIMENSION = re.compile(r"[Nn]=?\d+(?=[\s,]|$)|\w+=\d+,")
 # One of a problem's dimensions: C3, C=3, s2x1, stride=2.
 _DIMENSION = re.compile(rf"(({_FIELDS})=-?|[NCHWKRSspdg]=?)\d+(x\d+)?,?")
-# What nobody would call a kernel: dimensions that were misspelt or run together.
+# Words that are no kernel's name: dimensions that were misspelt or run together.
 _LIKE_DIMENSIONS = re.compile(r"[A-Za-z_]+=-?\d|n\d+[a-z]\d|\d+x\d", re.IGNORECASE)
 _LONGEST = 80
 
 
 def look_up(arguments: Namespace, variables: Mapping[str, Any] | None = None) -> Namespace:
-    """Return the arguments with kernels and problem found, or raise for one that does not exist.
+    """Return the arguments with their kernels and problem; raise for one that does not exist.
 
     Parameters
     ----------
     arguments : what the parser returned; it is changed. ``kernels`` becomes a list of names or
         runnables, ``problem`` a text, a Problem or None.
-    variables : of a notebook: a name may be that of a variable which holds a kernel, a baseline, a
-        callable (for ab) or a problem.
+    variables : those of a notebook. A word may be the name of a variable that holds a kernel, a
+        baseline, a callable (for ab) or a problem.
 
     Raises
     ------
     CatalogError, ProblemError
-        There is no such kernel, baseline or problem; a problem stands among the kernels; or a file
-        cannot be written.
+        There is no such kernel, baseline or problem; a problem is among the kernels; a kernel is a
+        Python file; or a file cannot be written.
     """
     variables = variables or {}
     if "kernels" in arguments:
@@ -59,7 +59,7 @@ def look_up(arguments: Namespace, variables: Mapping[str, Any] | None = None) ->
         held = variables.get(arguments.problem)
         if isinstance(held, Problem | str):
             arguments.problem = held
-        # It raises for a problem that does not exist.
+        # This raises for a problem that does not exist.
         members(arguments.problem)
     _require_files(arguments)
     return arguments
@@ -74,7 +74,7 @@ def problem_names() -> list[str]:
 
 
 def _refuse_problems(words: Sequence[str], variables: Mapping[str, Any]) -> None:
-    """Raise ProblemError if a problem, or a part of one, stands among the kernels."""
+    """Raise ProblemError if a problem, or a part of one, is among the kernels."""
     for index, word in enumerate(words):
         if _names_kernel(word, variables):
             continue
@@ -92,19 +92,19 @@ def _refuse_problems(words: Sequence[str], variables: Mapping[str, Any]) -> None
 
 
 def _no_tunables(arguments: Namespace) -> list[str]:
-    """Return the words that stand among the tunables of a sweep and are not NAME=VALUES."""
+    """Return the words among a sweep's tunables that are not NAME=VALUES."""
     return [word for word in getattr(arguments, "tunables", ()) if word.count("=") != 1]
 
 
 def _names_kernel(word: str, variables: Mapping[str, Any]) -> bool:
-    """Whether a kernel is called exactly so: then no problem is meant."""
+    """Return whether a word is exactly a kernel's name; then it is not a problem."""
     if variables and isinstance(variables.get(word), _runnable_class()):
         return True
     return any(path.stem == word for path in catalog.catalog()) or Path(word).is_file()
 
 
 def _is_problem(word: str, variables: Mapping[str, Any]) -> bool:
-    """Whether a word is a problem's name, its dimensions, or a variable that holds either."""
+    """Return whether a word is a problem's name, its dimensions, or a variable that holds either."""
     held = variables.get(word)
     if isinstance(held, Problem):
         return True
@@ -115,21 +115,28 @@ def _is_problem(word: str, variables: Mapping[str, Any]) -> bool:
 
 
 def _is_part(word: str) -> bool:
-    """Whether a word is one of the dimensions of a problem, or what may end its name."""
+    """Return whether a word is one dimension of a problem, or an ending such as bias."""
     return word in EPILOGUE or bool(_DIMENSION.fullmatch(word))
 
 
 def _kernel(word: str, variables: Mapping[str, Any], engine: str) -> Any:
-    """Return the runnable that a variable holds, else the word, which names a kernel or a baseline."""
+    """Return the runnable that a variable holds, else the word of a kernel or a baseline."""
     name, _, tunables = word.partition("@")
+    if name.endswith(".py"):
+        stem = Path(name).stem[:_LONGEST]
+        raise ProblemError(
+            f"{Path(name).name[:_LONGEST]} is a Python file, and convlab takes .cu files: paste the "
+            f"CUDA string of the Python file into {stem}.cu, add the entry point `conv2d` (see "
+            f"kernels/convlab.cuh), and write {stem}.cu instead"
+        )
     if variables:
         kernel = _held(name, tunables, variables, engine)
         if kernel is not None:
             return kernel
     if _LIKE_DIMENSIONS.match(word) and not Path(word).exists():
         raise ProblemError(
-            f"{word} is no kernel: set a tunable with KERNEL@{word}, and give a problem, by name or "
-            f"dimensions, with --problem {SPEC}"
+            f"{word} is no kernel: to set a tunable, write KERNEL@{word}; for a problem, by name or "
+            f"dimensions, write --problem {SPEC}"
         )
     if ":" in name:
         return choice(name, "baseline", BASELINES)
@@ -149,7 +156,7 @@ def _held(name: str, tunables: str, variables: Mapping[str, Any], engine: str) -
 
 
 def _find(name: str, variables: Mapping[str, Any]) -> None:
-    """Raise CatalogError unless the catalog has a kernel; the message says what is near its name."""
+    """Raise CatalogError unless the catalog has the kernel; the message suggests a similar name."""
     try:
         catalog.find(name)
     except CatalogError:
@@ -188,11 +195,11 @@ def _runnable_class() -> type:
 
 
 def _require_files(arguments: Namespace) -> None:
-    """Raise ProblemError for a file that cannot be written: before the work, not after it."""
+    """Raise ProblemError for a file that cannot be written, before the work is done."""
     if getattr(arguments, "plot", None):
         writable(arguments.plot, "--plot", ENDINGS)
     save = getattr(arguments, "save", None)
     if save:
         writable(save, "--save", (".json",))
     if save == "" and not toolchain.lasting():
-        raise ProblemError(f"--save: receipts go when Python ends: {toolchain.MOVE}")
+        raise ProblemError(f"--save: receipts are deleted when Python ends: {toolchain.MOVE}")

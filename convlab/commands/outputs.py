@@ -1,4 +1,4 @@
-"""The files that a command writes beside what it prints: figures and receipts."""
+"""Write the files that a command writes besides its text: figures and receipts."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from .text_result import TextResult
 
 
 def write_files(results: Sequence[Any], arguments: Namespace) -> Iterator[tuple[str, Path]]:
-    """Write what ``--plot`` and ``--save`` ask for; yield ("plot" or "receipt", the file) of each."""
+    """Write the files of ``--plot`` and ``--save``; yield ("plot" or "receipt", the file) of each."""
     plot = getattr(arguments, "plot", None)
     save = getattr(arguments, "save", None)
     drawable = [result for result in results if not isinstance(result, TextResult)]

@@ -1,8 +1,10 @@
 """The commands of this room: list, check, compare, ab, diff, cache and doctor.
 
-Each imports what it needs when it runs, and torch with it: see `command`.
+Each imports what it needs when it runs, because importing torch takes seconds: see `command`.
 """
 
+import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +12,10 @@ from typing import Any
 from ..core.defaults import COUNT, MODES, SECONDS, THRESHOLD
 from ..core.errors import ProblemError
 from .command import (
+    HOW,
+    MEASURE,
+    WHAT,
+    WRITE,
     Command,
     CommandForEachKernel,
     add_engine,
@@ -18,14 +24,19 @@ from .command import (
     add_problem,
     add_save,
     add_seed,
+    group_of,
     require_kernels,
 )
 from .text_result import TextResult
+
+# Rows are shown as they come only if a comparison takes longer than this.
+_PATIENCE_SECONDS = 3.0
 
 
 class List(Command):
     about = "List the kernels, their folders, and the named problems."
     example = "list"
+    group = WRITE
 
     def run(self, arguments: Namespace) -> Iterator[TextResult]:
         from .kernel_list import kernel_list
@@ -34,8 +45,11 @@ class List(Command):
 
 
 class Check(CommandForEachKernel):
-    about = "Check whether kernels are correct, against float64."
+    about = "Check whether kernels are correct, against a float64 reference."
+    words = "[KERNEL ...]"
     example = "check 03_smem_tile --problem wide"
+    group = WRITE
+    verbose = True
     results_key = "reports"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -43,24 +57,24 @@ class Check(CommandForEachKernel):
         add_problem(parser, None, "the sets awkward and limits, and generated problems")
         add_engine(parser)
         add_plot(parser, for_each_kernel=True)
-        parser.add_argument(
+        group_of(parser, WHAT).add_argument(
             "--count",
             metavar="N",
             type=int,
             help=f"how many problems to generate, without --problem; default: {COUNT}",
         )
         add_seed(parser, "the data and the generated problems")
-        parser.add_argument(
+        group_of(parser, HOW).add_argument(
             "--setting",
             metavar="NAME",
-            help="run the problem in one setting of the default check: zeros, huge, offset, ...; "
-            "an unknown name lists them all",
+            help="one setting of the default check: zeros, huge, offset, ...; an unknown name lists "
+            "them all",
         )
 
     def validate(self, arguments: Namespace) -> None:
         if arguments.problem is not None and arguments.count is not None:
             raise ProblemError(
-                "--count is of generated problems, and --problem names one: leave out either"
+                "--count is for generated problems, and --problem names one: leave out one of them"
             )
 
     def run_kernel(self, kernel: Any, word: Any, arguments: Namespace) -> Any:
@@ -70,54 +84,110 @@ class Check(CommandForEachKernel):
 
 
 class Compare(Command):
-    about = "Compare kernels side by side: error, cost, floor."
-    example = "compare 01_direct 03_smem_tile --problem wide --plot wide.png"
+    about = "Compare kernels in one table: error, and time or traffic."
+    words = "[KERNEL ...]"
+    example = "compare 01_direct 03_smem_tile --problem wide"
+    group = MEASURE
+    verbose = True
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        add_kernels(parser, "all kernels if none is given", baselines=True)
+        first = "default: the first rungs, the best of each class, your own"
+        add_kernels(parser, first, baselines=True)
         add_problem(parser)
+        group_of(parser, WHAT).add_argument(
+            "--all", action="store_true", help="compare all kernels, which takes longer"
+        )
         add_engine(parser)
         add_plot(parser)
         add_save(parser)
 
+    def validate(self, arguments: Namespace) -> None:
+        if arguments.all and arguments.kernels:
+            raise ProblemError("--all compares all kernels: leave out --all, or the kernels' names")
+
     def run(self, arguments: Namespace) -> Iterator[Any]:
         from ..core.timing.compare import compare
 
-        yield compare(arguments.kernels or None, arguments.problem, engine=arguments.engine)
+        kernels = "all" if arguments.all else arguments.kernels or None
+        # Neither a JSON document nor a notebook's cell shows single rows.
+        wants_rows = not getattr(arguments, "json", True)
+        yield compare(
+            kernels,
+            arguments.problem,
+            engine=arguments.engine,
+            each=_RowsAsTheyCome() if wants_rows else None,
+        )
+
+
+class _RowsAsTheyCome:
+    """Print a line to stderr for each kernel of a comparison, as soon as its row is complete.
+
+    A comparison of a few seconds prints none, because its table follows at once.
+    """
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._waiting: list[str] = []
+
+    def __call__(self, comparison: Any) -> None:
+        (row,) = comparison.frame.to_dict("records")
+        if row["correct"] is not None:
+            self._waiting.append(_row_line(row, comparison))
+        if time.monotonic() - self._started > _PATIENCE_SECONDS:
+            # On a terminal this clears the line of the progress bar, which is drawn again.
+            start = "\r\x1b[K" if sys.stderr.isatty() else ""
+            for line in self._waiting:
+                print(f"{start}{line}", file=sys.stderr, flush=True)
+            self._waiting.clear()
+
+
+def _row_line(row: dict[str, Any], comparison: Any) -> str:
+    """Return a row of a comparison as a line: the kernel, the verdict, the cost."""
+    from ..core.show.table import short
+
+    verdict = "correct" if row["correct"] else "INCORRECT"
+    cost = row[comparison.cost]
+    line = f"{row['kernel']}: {verdict}"
+    if cost == cost:  # not NaN: it has a cost
+        line += f", {short(cost)} {comparison.kind.unit}, {short(row['x_floor'])}x the floor"
+    return line
 
 
 class AB(Command):
-    about = "Check two kernels, then find out whether B is faster than A, slower, or the same."
+    about = "Check A and B, then measure whether B is faster or slower."
+    words = "A B"
     example = "ab 03_smem_tile 03_smem_tile@TILE=8 --problem wide"
+    group = MEASURE
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_kernels(parser, "two kernels, A and B", baselines=True)
         add_problem(parser)
         add_engine(parser)
         add_plot(parser)
-        parser.add_argument(
+        how = group_of(parser, HOW)
+        how.add_argument(
             "--mode",
             choices=(*MODES, "both"),
             default="both",
             help="cold flushes the L2 before each launch, hot does not; default: both",
         )
-        parser.add_argument(
+        how.add_argument(
             "--threshold",
             type=float,
             default=100 * THRESHOLD,
             metavar="PERCENT",
-            help="a difference below this is called the same; default: %(default)g",
+            help="a smaller difference counts as the same; default: %(default)g",
         )
-        parser.add_argument(
+        how.add_argument(
             "--limit",
             type=float,
             default=SECONDS,
             metavar="SECONDS",
-            help="time for the rounds of one mode; default: %(default)g",
+            help="the time for the rounds of one mode; default: %(default)g",
         )
         add_seed(parser)
-        parser.add_argument(
-            "--careful", action="store_true", help="time in fresh processes: about a minute"
+        how.add_argument(
+            "--careful", action="store_true", help="time in fresh processes, for about a minute"
         )
         add_save(parser)
 
@@ -142,14 +212,16 @@ class AB(Command):
 
 
 class Diff(Command):
-    about = "Show what a kernel changes of its parent, or of another kernel."
-    example = "diff 03_smem_tile"
+    about = "Show the changes from a kernel's parent to it, or from A to B."
+    words = "[A] B"
+    example = "diff 02_im2col_gemm 03_smem_tile"
+    group = WRITE
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        add_kernels(parser, "a kernel, and perhaps another than its parent")
+        add_kernels(parser, "one kernel, compared with its parent, or two: A (---) and B (+++)")
 
     def validate(self, arguments: Namespace) -> None:
-        require_kernels(arguments, 1, 2, "a kernel, and perhaps another than its parent")
+        require_kernels(arguments, 1, 2, "one kernel, or two: A and B")
 
     def run(self, arguments: Namespace) -> Iterator[TextResult]:
         from .difference import difference
@@ -158,16 +230,17 @@ class Diff(Command):
 
 
 class Cache(Command):
-    about = "Show or clear the builds that are kept, and their size."
+    about = "Show the size of the saved builds, or remove them."
+    words = "[show|clear]"
     example = "cache clear"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
+        group_of(parser, WHAT).add_argument(
             "action",
             nargs="?",
             choices=("show", "clear"),
             default="show",
-            help="show the builds, or also remove them; default: %(default)s",
+            help="show the size of the builds, or also remove them; default: %(default)s",
         )
 
     def run(self, arguments: Namespace) -> Iterator[TextResult]:
@@ -186,18 +259,22 @@ class Cache(Command):
 
 
 class Doctor(Command):
-    about = "Show what this machine has, and what to do about what is missing."
+    about = "Test this machine, and say how to install what is missing."
     example = "doctor"
 
     def run(self, arguments: Namespace) -> Iterator[TextResult]:
         from . import doctor
 
         rows = doctor.examine()
-        lines = []
+        bad = [row["what"] for row in rows if row["ok"] is False]
+        verdict = (
+            f"missing or incorrect: {', '.join(bad)}" if bad else "this machine can run convlab"
+        )
+        lines = [verdict]
         for row in rows:
             missing = "MISSING" if row["found"] == "none" else "INCORRECT"
             mark = {True: "ok", False: missing, None: "-"}[row["ok"]]
             lines.append(f"{row['what']:<13} {mark:<8} {row['found']}")
             lines += [f"{'':<22} {line}" for line in row["advice"].splitlines()]
-        ok = all(row["ok"] is not False for row in rows)
+        ok = not bad
         yield TextResult("\n".join(lines), {"ok": ok, "rows": rows}, ok)

@@ -1,4 +1,4 @@
-"""What ``check`` adds to a report: the command that reproduces what is wrong."""
+"""Add the command that reproduces a failure to a report of ``check``."""
 
 import shlex
 from argparse import Namespace
@@ -14,18 +14,18 @@ from ..core.kernel.runnable import Runnable
 
 
 def checked(kernel: Runnable, word: str, arguments: Namespace) -> Report | Reports:
-    """Return the report of a kernel; if it is not correct, with the command that reproduces that.
+    """Return the report of a kernel; if it is not correct, add the command that reproduces it.
 
     Parameters
     ----------
     kernel : what is checked.
-    word : what the user wrote for it.
+    word : the user's word for it.
     arguments : those of the command ``check``.
 
     Raises
     ------
     BuildError, UnsupportedError, LaunchError
-        As `check` does. A crash on a problem that is known becomes a report.
+        As `check` does. A crash on a known problem becomes a report instead.
     """
     report = _report(kernel, arguments)
     failing = report.smallest if isinstance(report, Reports) else report
@@ -58,7 +58,7 @@ def _report(kernel: Runnable, arguments: Namespace) -> Report | Reports:
 
 
 def _setting_named(description: str) -> str:
-    """Return the name, as ``--setting`` takes it, of the setting that a report describes."""
+    """Return the name, for ``--setting``, of the setting that a report describes."""
     for setting in settings().values():
         if setting.words == description:
             return setting.name

@@ -1,12 +1,12 @@
-"""A command is two processes: one works, the other waits for it, and for Ctrl-C.
+"""Run a command in two processes: one does the work, the other waits for it and for Ctrl-C.
 
-Python runs no signal handler while its main thread is in C code, as it is for seconds while torch's
-libraries are loaded; and KeyboardInterrupt, raised between any two instructions, leaves half done
-what was under way. So the process that the shell started forks, and does nothing of the work. On
-Ctrl-C it kills the fork and all that runs below it, removes their temporary files, prints one line
-and exits with status 130. Else it ends as the fork did.
+Python runs no signal handler while its main thread is in C code. That lasts for seconds while
+torch's libraries are loaded. And KeyboardInterrupt may come between any two instructions, so that
+work is left half done. So the process that the shell started forks, and does none of the work. On
+Ctrl-C it kills the fork and all processes below it, removes their temporary files, prints one line
+and exits with status 130. Otherwise it ends as the fork did.
 
-The fork ignores SIGINT, and so do the programs it starts: a terminal sends it to all of them.
+The fork and the programs that it starts ignore SIGINT, because a terminal sends it to all of them.
 """
 
 import contextlib
@@ -18,12 +18,13 @@ import time
 from pathlib import Path
 
 INTERRUPTED = 130
-_SECONDS = 1.5  # that killed processes have to be gone: a GPU's driver may hold one back
+# The seconds that killed processes have to end: a GPU's driver may delay one.
+_SECONDS = 1.5
 
 
 def supervise() -> None:
-    """Return in a fork of this process, which is to do the work; this process ends with it."""
-    # nohup's SIGHUP stays ignored; SIGINT ends a command in the background as well
+    """Fork; return in the fork, which does the work. This process ends when the fork ends."""
+    # nohup's SIGHUP stays ignored. SIGINT also ends a command in the background.
     ends = {signal.SIGINT}
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) != signal.SIG_IGN:
@@ -49,19 +50,20 @@ def supervise() -> None:
 
 
 def _interrupted(came: int) -> None:
-    """End all that the command does, say so, and end."""
+    """Kill all processes of the command, print a line, and exit."""
     _kill_all()
     _remove_temporary()
     if came != signal.SIGINT:
         _die(came)
     with contextlib.suppress(OSError):
-        start = "\r\x1b[K" if os.isatty(2) else ""  # a progress bar's line is cleared
+        # This clears the line of a progress bar.
+        start = "\r\x1b[K" if os.isatty(2) else ""
         os.write(2, f"{start}convlab: interrupted\n".encode())
     os._exit(INTERRUPTED)
 
 
 def _end_as(code: int) -> None:
-    """End as the fork did; where it crashed, leave nothing of it."""
+    """Exit as the fork did; if it crashed, remove its temporary files."""
     _kill_all()
     if code >= 0:
         os._exit(code)
@@ -78,9 +80,9 @@ def _die(number: int) -> None:
 
 
 def _kill_all() -> None:
-    """Kill all children, and those that become this process's children then."""
+    """Kill all children, and the processes that then become children of this one."""
     until = time.monotonic() + _SECONDS
-    with contextlib.suppress(ChildProcessError):  # raised when there is none any more
+    with contextlib.suppress(ChildProcessError):  # raised when no child is left
         while time.monotonic() < until:
             for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
                 with contextlib.suppress(ProcessLookupError):
@@ -97,14 +99,14 @@ def _remove_temporary() -> None:
 
 
 def _adopt() -> None:
-    """Have what a descendant leaves behind become this process's child."""
+    """Make this process the parent of processes that a descendant leaves behind."""
     from ..core.machine.child_process import adopt
 
     adopt()
 
 
 def _die_with(parent: int) -> None:
-    """Have this process killed when its parent ends."""
+    """Let the kernel kill this process when its parent ends."""
     from ..core.machine.child_process import die_with_parent
 
     die_with_parent()

@@ -1,4 +1,4 @@
-"""Results that are only text: of commands that measure nothing, and of kernels that failed."""
+"""Results that are only text: from commands that measure nothing, and for kernels that failed."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -8,7 +8,7 @@ from ..core.errors import UnsupportedError
 
 @dataclass(frozen=True, repr=False)
 class TextResult:
-    """A text, and the same as a document that JSON can hold."""
+    """A text, and a document for JSON with the same content."""
 
     text: str
     document: dict[str, Any]
@@ -25,7 +25,7 @@ class TextResult:
 
 @dataclass(frozen=True, repr=False)
 class Failure(TextResult):
-    """One kernel of several, which does not build or run, or does not support the problem."""
+    """The failure of one kernel: it does not build or run, or does not support the problem."""
 
     error: Exception | None = None
 
@@ -38,5 +38,5 @@ class Failure(TextResult):
 
     @property
     def nothing_ran(self) -> bool:
-        """Whether the kernel does not support the problem, by its header."""
+        """Whether the kernel's header says that it does not support the problem."""
         return isinstance(self.error, UnsupportedError)

@@ -1,10 +1,11 @@
-"""What may be asked for by name, and what is taken where nothing is: known before torch is there."""
+"""Names that users may give, and default values; this module does not import torch."""
 
 from . import rooms
 
 ENGINES = ("auto", "cuda", *rooms.names("engine"))
-MODES = ("cold", "hot")  # of an A/B
-# Each baseline's title, its class, and the kind of device it runs on if only one does.
+# The modes of an A/B: with and without a flush of the L2 before each launch.
+MODES = ("cold", "hot")
+# Each baseline's title, its class, and the only kind of device that it runs on, if there is one.
 BASELINES = {
     "cudnn:fp32": ("cuDNN, TF32 off", "fp32", "cuda"),
     "cudnn:tf32": ("cuDNN, TF32 on", "tf32", "cuda"),
@@ -17,7 +18,11 @@ BASELINES = {
     "torch:im2col": ("pad, im2col, torch.matmul", "fp32", None),
     "torch:cpu": ("torch on the CPU", "fp32", "cpu"),
 }
-COUNT = 40  # generated problems of a default check
-THRESHOLD = 0.01  # below it two times are called the same
-SECONDS = 10.0  # for the rounds of one mode
-ENDINGS = (".png", ".svg", ".pdf", ".jpg")  # of the files that a figure is written to
+# The number of generated problems in a default check.
+COUNT = 40
+# A smaller relative difference of two times counts as the same.
+THRESHOLD = 0.01
+# The seconds for the rounds of one mode of an A/B.
+SECONDS = 10.0
+# The endings of a figure's file.
+ENDINGS = (".png", ".svg", ".pdf", ".jpg")

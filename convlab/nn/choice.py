@@ -1,4 +1,4 @@
-"""Choose the kernel for a problem: by a rule that takes no time, or by measuring."""
+"""Choose the kernel for a problem: by a rule that takes no time, or by measurement."""
 
 import contextlib
 import hashlib
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core import arguments
 from ..core.builds.cache import stamp
+from ..core.defaults import BASELINES
 from ..core.errors import CatalogError, LaunchError, ProblemError
 from ..core.kernel import catalog
 from ..core.kernel.call import problem_of_call
@@ -20,7 +21,7 @@ from ..core.kernel.engine import engine_name
 from ..core.kernel.kernel import Kernel, load
 from ..core.kernel.libraries import Baseline, baseline
 from ..core.machine import toolchain
-from ..core.machine.device import describe
+from ..core.machine.device import Gpu, describe, find_gpu
 from ..core.problem.format import FLOAT32
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
@@ -29,39 +30,50 @@ from ..core.timing.comparison import Comparison
 
 # A problem in one class may also be computed in the classes before it.
 CLASSES = ("fp32", "tf32")
-# It runs fastest on the simulator: 5 times as long as plain loops; 01_direct takes 21 times.
+# The kernel that the simulator runs fastest: it takes 5 times as long as plain loops, and 01_direct
+# takes 21 times as long.
 SIMULATED = "03_smem_tile"
-ALWAYS = f"on the simulator it is {SIMULATED} wherever it can, which runs quickest there"
-# the time to measure one candidate
+ALWAYS = (
+    f"on the simulator the choice is {SIMULATED}, which runs fastest there, if it supports the "
+    'problem; gpu="H200" gives the choice for that GPU'
+)
+# The most seconds to measure one candidate.
 _SECONDS = 1.0
 
 
 def best(
-    problem: Problem | str, precision: str = "fp32", *, engine: str = "auto", measured: bool = False
+    problem: Problem | str,
+    precision: str = "fp32",
+    *,
+    engine: str = "auto",
+    measured: bool = False,
+    gpu: Gpu | str | None = None,
 ) -> Kernel | Baseline:
     """Return what to compute a problem with: a kernel of the catalog, or torch's convolution.
 
-    The rule takes no time. A kernel's header says by a line ``best:`` when it is the one to take; of
-    several that do, those of the class that was asked for go first, and of them the last by name,
-    as the ladder climbs. Where none does it is the library's turn: cuDNN in that class, by the
-    algorithm that it finds best in its first call. What was measured here goes before the rule.
+    The rule takes no time. A header's ``best:`` line says for which problems a kernel is the best
+    one. If several are, kernels of the class that you ask for come first, and of these the last by
+    name is taken. If none is, the library is taken: cuDNN in that class, with the algorithm that
+    cuDNN's first call finds fastest. A choice that was measured here comes before the rule.
 
     The shipped lines rest on medians against cuDNN 9.19 in the class asked for (NCHW, L2 cold) on
-    one GPU, of sm_90 and 132 SMs; README has its tables. What nobody measured is left to the
-    library, as is what it does faster: in TF32, 1x1 filters and images of 14x14. Other GPUs were
-    not measured at all: there, ask for ``measured=True``.
+    one GPU of sm_90 with 132 SMs; README has its tables. The library is taken for what was not
+    measured, and where it is faster: in TF32, 1x1 filters and images of 14x14. On other GPUs nothing
+    was measured: use ``measured=True`` there.
 
-    On the simulator, where no time means anything, it is the kernel that is simulated quickest.
+    On the simulator, which measures no time, the choice is the kernel that it runs fastest.
 
     Parameters
     ----------
     problem : a Problem, or the name or the spec of one; float32, NCHW.
     precision : "fp32", or "tf32", which allows both classes: the bound of the result's error.
-    engine : where it will run: "cuda", "sim" or "auto", as `load` takes it.
-    measured : check all that the rule chooses from and that can do this problem, and the library,
-        time them side by side, and take the fastest that is correct. Some seconds on a GPU; the
-        choice is kept in the cache folder for this GPU, torch, cuDNN, driver, problem, class and
-        the kernels as they are now: an edited one is measured again.
+    engine : where it will run: "cuda", "sim" or "auto", as for `load`.
+    measured : check the library and all kernels that have a ``best:`` line and support the problem,
+        time them side by side, and take the fastest correct one. This takes some seconds on a GPU.
+        The choice is kept in the cache folder for this GPU, torch, cuDNN, driver, problem, class and
+        the kernels' sources; an edited kernel is measured again.
+    gpu : answer by the rule for this GPU, by name ("H200", "A100": one of `machine.device.GPUS`). No
+        GPU is needed. The result then shows the choice; it runs where `engine` says.
 
     Returns
     -------
@@ -70,7 +82,7 @@ def best(
     Raises
     ------
     ProblemError
-        No such problem, class or engine; `measured` on the simulator.
+        There is no such problem, class, engine or GPU; `measured` on the simulator or with `gpu`.
     BuildError
         There is no GPU for the engine "cuda".
     LaunchError
@@ -79,41 +91,66 @@ def best(
     Warns
     -----
     UserWarning
-        No kernel can do it, and torch's convolution is returned; or a kernel's header cannot be
-        read, or a kernel that was to be measured is wrong, and it is left out.
+        No kernel supports the problem, and torch's convolution is returned. Or a kernel is left out:
+        its header cannot be read, or it was to be measured and is incorrect.
+
+    Examples
+    --------
+    >>> convlab.best("square", "tf32", gpu="H200").name
+    '11_wgmma_tf32'
     """
     problem = named_problem(problem)
     arguments.choice(precision, "precision class", CLASSES)
+    if gpu is not None:
+        gpu = find_gpu(gpu)
+        if arguments.flag(measured, "measured"):
+            raise ProblemError("measured=True times on the GPU of this machine: leave out gpu=")
+        return _best_on(gpu, problem, precision, engine)
     simulated = engine_name(engine) == "sim"
     if arguments.flag(measured, "measured") and simulated:
-        raise ProblemError("measured=True takes times on a GPU, not on the simulator: leave it out")
+        raise ProblemError("measured=True needs a GPU, and this is the simulator: leave it out")
     library = baseline("torch:cpu" if simulated else f"cudnn:{precision}")
     if not simulated and toolchain.cuda() is None:
-        return _only(library, problem, "there is no nvcc (`python -m convlab doctor` tells more)")
+        return _only(library, problem, "there is no nvcc (`python -m convlab doctor` says more)")
     able = [
         kernel
         for kernel in candidates(precision, "sim" if simulated else "cuda")
         if kernel.unsupported(problem) is None
     ]
     if not able:
-        return _only(library, problem, f"none in the catalog does it in {precision}")
+        return _only(library, problem, f"none in the catalog supports it in {precision}")
     if simulated:
-        if engine_name(engine) != engine:  # nobody asked for the simulator
-            warnings.warn(f"there is no GPU: {ALWAYS}; the rule is for GPUs", stacklevel=2)
+        # With engine="sim" the simulator's choice is what the user asked for.
+        if engine_name(engine) != engine:
+            warnings.warn(f"there is no GPU: {ALWAYS}", stacklevel=2)
         return next((kernel for kernel in able if kernel.name == SIMULATED), able[0])
     rivals = [kernel for kernel in able if kernel.header.best is not None]
     record = _record(rivals, problem, precision)
     name = None
     known = {each.name: each for each in (*rivals, library)}
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # none, or unreadable
+    # The record may not exist, or may be unreadable.
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         name = str(json.loads(record.read_text())["choice"])
     if name not in known and measured:
         name = _measured(rivals, library, problem, record)
     return known.get(name) or ruled(able, problem, precision, able[0].target) or library
 
 
+def _best_on(gpu: Gpu, problem: Problem, precision: str, engine: str) -> Kernel | Baseline:
+    """Return the choice of the rule for a GPU that need not be here."""
+    target = gpu.sm, gpu.limits.shared_optin_bytes
+    chosen = ruled(candidates(precision, engine_name(engine)), problem, precision, target)
+    if chosen is not None:
+        return chosen
+    name = f"cudnn:{precision}"
+    title, *_ = BASELINES[name]
+    # Without a GPU torch computes this baseline on the CPU.
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Baseline(name, title, precision, "cuda" if device.type == "cuda" else "torch", device)
+
+
 def candidates(precision: str, engine: str) -> list[Kernel]:
-    """Return the catalog's kernels for float32 in NCHW of a class, by class and name."""
+    """Return the catalog's kernels for float32 in NCHW and a class, sorted by class and name."""
     kernels = []
     allowed = CLASSES[: CLASSES.index(precision) + 1]
     for kernel in (load(path, engine=engine) for path in catalog.catalog()):
@@ -128,7 +165,7 @@ def candidates(precision: str, engine: str) -> list[Kernel]:
 def ruled(
     kernels: Sequence[Kernel], problem: Problem, precision: str, target: tuple[int, int]
 ) -> Kernel | None:
-    """Return the last kernel that is best by its header, or None.
+    """Return the last kernel whose header says that it is best, or None.
 
     `target` is the GPU's compute capability, and the shared memory of a block in bytes.
     """
@@ -137,7 +174,7 @@ def ruled(
 
 
 def _only(library: Baseline, problem: Problem, why: str) -> Baseline:
-    text = f"no kernel computes {problem.label}: {why}; torch's own convolution does"
+    text = f"no kernel for {problem.label}: {why}; the choice is torch's convolution"
     warnings.warn(f"{text} ({library.name})", stacklevel=3)
     return library
 
@@ -146,7 +183,7 @@ def _only(library: Baseline, problem: Problem, why: str) -> Baseline:
 
 
 def _record(rivals: Sequence[Kernel], problem: Problem, precision: str) -> Path:
-    """Return the file of a measured choice; its name is a hash of all that decides the choice."""
+    """Return the file of a measured choice; its name is a hash of everything the choice depends on."""
     cudnn = torch.backends.cudnn.version()
     digest = hashlib.sha256(f"{describe()} cuDNN {cudnn} {problem} {precision}".encode())
     for kernel in rivals:
@@ -161,19 +198,20 @@ def _measured(rivals: Sequence[Kernel], library: Baseline, problem: Problem, rec
         rivals, problem, baselines=[library], scale=None, limit_seconds=_SECONDS, progress=False
     )
     for row in comparison.frame.itertuples():
-        if row.correct is False:  # None: it does not support the problem
+        # None means that the kernel does not support the problem.
+        if row.correct is False:
             warnings.warn(f"{row.kernel} is left out: {row.note}", stacklevel=3)
     name = fastest(comparison)
     if name is None:
         raise LaunchError(f"nothing ran on {problem.label}: " + "; ".join(comparison.failures))
     record.parent.mkdir(exist_ok=True)
-    # An incomplete file is no choice: it is not read as JSON.
+    # An incomplete file cannot be read as JSON, and is ignored.
     record.write_text(json.dumps({"choice": name, **comparison.to_dict()}))
     return name
 
 
 def fastest(comparison: Comparison) -> str | None:
-    """Return the name of the fastest correct one; the time to prepare a filter counts."""
+    """Return the name of the fastest correct kernel, including the time to prepare its filter."""
     frame = comparison.frame
     rows = frame[[correct is True for correct in frame["correct"]]]
     cost = rows["time_ms"]
@@ -188,12 +226,13 @@ def fastest(comparison: Comparison) -> str | None:
 class Auto:
     """The kernel of ``kernel="auto"``: `best` for the shape of each input.
 
-    The class is the named one ("auto:fp32"), else that of torch's own convolutions, which
+    The class is in the name ("auto:fp32"), else it is the class of torch's convolutions, which
     ``torch.backends.cudnn.allow_tf32`` sets. A choice holds until a file in the kernels' folders
-    changes, or another choice is measured.
+    changes, or another choice is measured. With `gpu` it is the choice of the rule for that GPU.
     """
 
-    def __init__(self, engine: str, precision: str = "") -> None:
+    def __init__(self, engine: str, precision: str = "", gpu: Gpu | str | None = None) -> None:
+        self._gpu = gpu
         self._engine = engine
         self._precision = precision
         self._files = []
@@ -207,7 +246,7 @@ class Auto:
         return self.choice(problem)(x, w, bias, *numbers, relu)
 
     def choice(self, problem: Problem) -> Kernel | Baseline:
-        """Return what computes a problem now."""
+        """Return the kernel, or the library, that computes a problem now."""
         places = os.getcwd(), os.environ.get(catalog.ENVIRONMENT)
         if self._seen != (*places, *stamp(self._files)):
             folders = [*catalog.folders(), toolchain.cache_dir() / "best"]
@@ -219,7 +258,7 @@ class Auto:
         gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         key = problem, precision, gpu
         if key not in self._chosen:
-            self._chosen[key] = best(problem, precision, engine=self._engine)
+            self._chosen[key] = best(problem, precision, engine=self._engine, gpu=self._gpu)
         return self._chosen[key]
 
 

@@ -42,9 +42,10 @@ from ..core.arguments import choice, flag, shown
 from ..core.errors import ProblemError
 from ..core.kernel.call import problem_of_call
 from ..core.kernel.catalog import find
+from ..core.machine.device import Gpu, find_gpu
 from ..core.problem.problem import Problem
-from ..core.show.table import Table
-from .choice import ALWAYS, AUTOS
+from ..core.show.table import Table, wrapped
+from .choice import ALWAYS, AUTOS, Auto
 from .keys import key_of, load_once, name_of
 from .op import convolve
 
@@ -288,27 +289,50 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
 
 
 def choices(
-    model: nn.Module, *inputs, kernel: str = "auto", **keywords
+    model: nn.Module,
+    *inputs,
+    kernel: str = "auto",
+    gpu: Gpu | str | None = None,
+    **keywords,
 ) -> list[tuple[str, Problem, Callable]]:
     """Return which kernel ``kernel="auto"`` is for each convolution of a model, replaced or not.
 
-    It takes the arguments of `problems`, which runs the model once, and ``kernel``: "auto",
-    "auto:fp32" or "auto:tf32". It returns a list of (name, Problem, Kernel or Baseline).
+    Parameters
+    ----------
+    model, inputs, keywords : as for `problems`, which runs the model once.
+    kernel : "auto", "auto:fp32" or "auto:tf32".
+    gpu : the choices for this GPU, by name ("H200", "A100"), as for `best`. No GPU is needed.
+
+    Returns
+    -------
+    list of (name, Problem, Kernel or Baseline)
     """
     _require_module(model)
+    choice(kernel, "rule", AUTOS)
     on_gpu = any(tensor.is_cuda for tensor in model.parameters())
-    auto = load_once(choice(kernel, "rule", AUTOS), "cuda" if on_gpu else "sim")
-    return Choices((name, p, auto.choice(p)) for name, p in problems(model, *inputs, **keywords))
+    engine = "cuda" if on_gpu else "sim"
+    if gpu is None:
+        auto = load_once(kernel, engine)
+    else:
+        auto = Auto(engine, kernel.partition(":")[2], find_gpu(gpu))
+    called = problems(model, *inputs, **keywords)
+    found = Choices((name, problem, auto.choice(problem)) for name, problem in called)
+    if gpu is not None:
+        found.note = f"by the rule for {find_gpu(gpu).name}"
+    elif any(taken.counts for *_, taken in found):
+        found.note = f"no GPU is used: {ALWAYS}"
+    return found
 
 
 class Choices(list):
-    """The list that `choices` returns; it prints as a table."""
+    """The list that `choices` returns; it prints as a table, with a note."""
+
+    note = ""
 
     def __repr__(self) -> str:
         rows = [{"layer": name, "problem": str(p), "kernel": taken.name} for name, p, taken in self]
         lines = Table(pd.DataFrame(rows), left=("problem", "kernel")).lines()
-        simulated = any(taken.counts for *_, taken in self)
-        return "\n".join([*lines, *[f"no GPU is used: {ALWAYS}"] * simulated])
+        return "\n".join([*lines, *wrapped(self.note, "")])
 
 
 def _require_module(model: object) -> None:

@@ -5,19 +5,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..commands.command import Command, add_plot
+from ..commands.command import WHAT, Command, add_plot, group_of
 
 
 class HistoryCommand(Command):
     about = "Compare saved results over time."
+    words = "[JSON ...]"
     example = "history before.json after.json --plot history.png"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
+        group_of(parser, WHAT).add_argument(
             "paths",
             nargs="*",
             metavar="JSON",
-            help="files and folders; default: what --save kept",
+            help="files and folders; default: the receipts of --save",
         )
         add_plot(parser)
 

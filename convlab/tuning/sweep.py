@@ -1,4 +1,4 @@
-"""Measure a kernel for every combination of its tunables; name the invalid ones, with the reason."""
+"""Measure a kernel for every combination of its tunables, and report the invalid ones."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,6 +11,7 @@ from ..core import arguments
 from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
+from ..core.kernel.provenance import made_of
 from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import describe
@@ -21,13 +22,15 @@ from ..core.timing.compare import compare
 from ..core.timing.sides import build_all, reason
 from .sweep_result import Sweep
 
-# The seconds for which one point is measured, and those that its check may take on a GPU.
+# The cell of a row that holds its samples, until `_samples` collects them.
+_SAMPLES = "samples_ms"
+# The most seconds to measure one point, and to check it on a GPU.
 LIMIT_SECONDS = 1.0
 _CHECK_SECONDS = 60.0
 # Columns of a comparison that are the same for all valid points.
-_SAME_FOR_ALL = ["title", "class", "engine", "correct", "bound"]
+_SAME_FOR_ALL = ["title", "class", "engine", "correct", "bound", _SAMPLES]
 
-# A row of the result, and the arguments with which `measure_point` completes it.
+# A row of the result, and the arguments of `measure_point`, which returns its other cells.
 Task = tuple[dict[str, Any], tuple[Kernel, Problem, int, float]]
 
 
@@ -44,18 +47,19 @@ def sweep(
 ) -> Sweep:
     """Measure a kernel for every combination of tunables, on every problem.
 
-    All points are built first, several at a time. Each is then checked and measured as `compare`
-    does it. On a GPU this happens in a process of its own, so that a crash costs one point. A point
-    that does not build, does not support the problem, fails or is wrong is dropped, with the reason.
+    All points are built first, several at a time. Each point is then checked and measured as in
+    `compare`. On a GPU this happens in a separate process, so that a crash loses one point only. A
+    point is dropped, with the reason, if it does not build, does not support the problem, fails or
+    is incorrect.
 
     >>> result = convlab.sweep("03_smem_tile", {"TILE": [8, 16], "K_TILE": [16, 32]}, ["wide"])
     >>> result.plot()
 
-    For several GPUs, give an executor. Its tasks pickle, so that any executor will do: Dask's
+    To use several GPUs, pass an executor. The tasks can be pickled, so any executor works: Dask's
     ``client.get_executor()``, ``mpi4py.futures.MPIPoolExecutor``, ipyparallel's ``view.executor``.
-    If a process of it dies, its point is dropped, and the others stay.
-    A process uses the first GPU that it sees. This runs one process for each of a host's eight GPUs,
-    in a script (not a notebook: a spawned process imports the script to find `take_a_gpu`)::
+    If one of its processes dies, only that process's point is dropped. A process uses the first GPU
+    that it sees. The example below runs one process on each of eight GPUs. It must be a script, not
+    a notebook, because a spawned process imports the script to find `take_a_gpu`::
 
         def take_a_gpu(free):
             os.environ["CUDA_VISIBLE_DEVICES"] = str(free.get())
@@ -68,7 +72,7 @@ def sweep(
             with ProcessPoolExecutor(8, spawn, take_a_gpu, (free,)) as executor:
                 convlab.sweep("03_smem_tile", {"TILE": [8, 16]}, "wide", executor=executor)
 
-    Never let two tasks share a GPU at a time: each would slow the other down.
+    Two tasks must never share a GPU at the same time, because each slows the other down.
 
     Parameters
     ----------
@@ -76,9 +80,9 @@ def sweep(
     tunables : for each name the values to try.
     problems : Problems, or names or specs of them, one or many, or the name of a set.
     engine : where the kernel runs: "cuda", "sim" or "auto".
-    executor : runs the tasks; None runs them here, one after the other.
-    seed : of the data.
-    limit_seconds : time for measuring one point.
+    executor : runs the tasks; None runs them in this process, one after the other.
+    seed : the seed of the data.
+    limit_seconds : the most time to measure one point, in seconds.
     progress : show a progress bar.
 
     Returns
@@ -88,7 +92,7 @@ def sweep(
     Raises
     ------
     CatalogError, ProblemError
-        No such kernel, tunable or problem, or an empty grid.
+        There is no such kernel, tunable or problem, or the grid is empty.
     """
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(progress, "progress")
@@ -107,31 +111,43 @@ def sweep(
     notes = list(dict.fromkeys(note for _, note in fitted if note))
     quiet = {"leave": False, "disable": not progress}
     with build_all(kernels) as building:
-        errors = list(progress_bar(building, "building", len(kernels), **quiet))
+        builds = list(progress_bar(building, "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
     tasks: list[Task] = []
     for problem, _ in fitted:
-        for point, tuned, error in zip(points, kernels, errors, strict=True):
+        for point, tuned, built in zip(points, kernels, builds, strict=True):
             row = {"problem": problem.label, **point, "kernel": tuned.name}
             rows.append(row)
-            if error is None:
+            if built.error is None:
                 tasks.append((row, (tuned, problem, seed, limit_seconds)))
             else:
-                note = f"does not build: {reason(error, tuned.name)}"
+                note = f"does not build: {reason(built.error, tuned.name)}"
                 row.update(correct=False, note=note)
     measured = _measure(tasks, executor)
     for row, cells in progress_bar(measured, "measuring", len(tasks), **quiet):
         row.update(cells)
     gpu = describe(kernel.device)
-    notes.append(f"on {gpu}" if gpu else "simulated: counters, no time is a GPU's")
+    notes.append(
+        f"on {gpu}" if gpu else "on the simulator: traffic is counted, no time is measured"
+    )
     kind = COUNTED if kernel.counts else MEASURED
-    valid = _valid(rows, list(grid), kind)
-    return Sweep(kernel.name, grid, valid, _dropped(rows, list(grid)), tuple(notes), kind)
+    built_kernels = [each for each, built in zip(kernels, builds, strict=True) if not built.error]
+    return Sweep(
+        kernel.name,
+        grid,
+        _valid(rows, list(grid), kind),
+        _dropped(rows, list(grid)),
+        tuple(notes),
+        kind,
+        problems=tuple(problem for problem, _ in fitted),
+        samples=_samples(rows),
+        made=made_of(built_kernels),
+    )
 
 
 def _measure(tasks: list[Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
-    """Yield each task's row and the cells that complete it, as soon as they are known."""
+    """Yield each task's row and its other cells, as soon as they are known."""
     if executor is None:
         for row, point in tasks:
             yield row, measure_point(*point)
@@ -141,7 +157,7 @@ def _measure(tasks: list[Task], executor: Executor | None) -> Iterator[tuple[dic
         try:
             cells = future.result()
         except Exception as error:
-            # The executor's own error: a process died, or the task was given up.
+            # The executor's own error: a process died, or the task was cancelled.
             note = f"failed: {type(executor).__name__} lost it: {error!r}"
             cells = {"correct": False, "note": note}
         yield futures[future], cells
@@ -150,7 +166,7 @@ def _measure(tasks: list[Task], executor: Executor | None) -> Iterator[tuple[dic
 def measure_point(
     kernel: Kernel, problem: Problem, seed: int, limit_seconds: float
 ) -> dict[str, Any]:
-    """Return the row of one point, compared with nothing. An executor is given this function."""
+    """Return the cells of one point. An executor runs this function."""
     options = {
         "scale": None,
         "baselines": (),
@@ -166,7 +182,16 @@ def measure_point(
             comparison = runner().call(compare, kernel, problem, time_limit=time_limit, **options)
     except ConvlabError as error:
         return {"correct": False, "note": f"failed: {reason(error, kernel.name)}"}
-    return comparison.frame.to_dict("records")[0]
+    cells = comparison.frame.to_dict("records")[0]
+    return cells | {_SAMPLES: list(comparison.samples["ms"]) if len(comparison.samples) else []}
+
+
+def _samples(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Return a row for each measured sample of the points, in ms."""
+    samples = []
+    for row in rows:
+        samples += [(row["problem"], row["kernel"], ms) for ms in row.get(_SAMPLES, ())]
+    return pd.DataFrame(samples, columns=["problem", "kernel", "ms"])
 
 
 def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
@@ -201,7 +226,7 @@ def _valid(rows: list[dict[str, Any]], names: list[str], kind: CostKind) -> pd.D
 
 
 def _dropped(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
-    """Return the points that are not valid, with the kind of fault and the reason."""
+    """Return the dropped points, with the kind of fault and the reason."""
     columns = ["problem", *names, "kernel"]
     dropped = []
     for row in rows:

@@ -1,12 +1,13 @@
-"""What a sweep found: the valid points, best first, and those that were dropped, with the reason."""
+"""The result of a sweep: the valid points, best first, and the dropped ones, with the reason."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from ..core.cost import COUNTED, CostKind
+from ..core.cost import COUNTED, CostKind, saved_cost
+from ..core.problem.problem import Problem
 from ..core.show import charts
 from ..core.show.plot import Chart
 from ..core.show.table import Table
@@ -18,17 +19,20 @@ _LONGEST = 160
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Costly):
-    """What a sweep found. A point is one combination of tunables on one problem.
+    """The result of a sweep. A point is one combination of tunables on one problem.
 
     Attributes
     ----------
-    kernel, tunables : what was swept.
+    kernel, tunables : the kernel, and the values of each tunable.
     frame : one row for each valid point, best first within a problem: problem, one column for each
         tunable, kernel, then those of a `Comparison` that differ: error, costs, floor, note.
     dropped : one row for each invalid point: problem, the tunables, kernel, kind ("does not
         build", "unsupported", "failed", "incorrect", "caught"), reason.
     notes : lines: device, scaling.
-    kind : what the cost is: measured time, or counted traffic.
+    kind : the kind of cost: measured time, or counted traffic.
+    problems : the problems that were run, scaled down if necessary.
+    samples : all measured times: problem, kernel, ms.
+    made : date, machine, versions, sources and flags; see `save`.
     """
 
     kernel: str
@@ -37,29 +41,57 @@ class Sweep(Costly):
     dropped: pd.DataFrame
     notes: tuple[str, ...] = ()
     kind: CostKind = COUNTED
+    problems: tuple[Problem, ...] = ()
+    samples: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+    made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def costs(self) -> list[dict[str, Any]]:
+        """The rows that ``convlab history`` shows, one for each valid point."""
+        sources = {source["name"]: source for source in self.made.get("kernels", ())}
+        problems = {problem.label: problem for problem in self.problems}
+        times: dict[tuple[str, str], list[float]] = {}
+        for label, name, ms in self.samples.itertuples(index=False):
+            times.setdefault((label, name), []).append(ms)
+        rows = []
+        for row in self.frame.to_dict("records"):
+            value = row.get(self.cost)
+            problem = problems.get(row["problem"])
+            if problem is None or value is None or pd.isna(value):
+                continue
+            name = row["kernel"]
+            own = times.get((row["problem"], name), ())
+            rows.append(
+                saved_cost(name, problem, value, sources.get(name, {}), self.kind.mode, own)
+            )
+        return rows
 
     @property
     def ok(self) -> bool:
-        """Whether at least one point is valid and none gave a wrong result."""
+        """Whether at least one point is valid, and none is incorrect."""
         return len(self.frame) > 0 and not {"incorrect", "caught"} & set(self.dropped["kind"])
 
     @property
     def nothing_ran(self) -> bool:
-        """Whether nothing ran, as the kernel supports none of the problems."""
+        """Whether nothing ran, because the kernel supports none of the problems."""
         return self.frame.empty and set(self.dropped["kind"]) == {"unsupported"}
 
     @property
     def best(self) -> dict[str, str]:
         """The best point of each problem, as a name that `load` takes.
 
-        The best of many is partly luck: confirm it with `ab`.
+        Noise favours one of many points: confirm the best one with `ab`.
         """
         return self.frame.groupby("problem", sort=False)["kernel"].first().to_dict()
 
     @property
     def sentence(self) -> str:
         points = len(self.frame) + len(self.dropped)
-        return f"{self.kernel}: {len(self.frame)} of {points} points valid"
+        text = f"{self.kernel}: {len(self.frame)} of {points} points valid"
+        if len(self.best) == 1:
+            ((problem, kernel),) = self.best.items()
+            text += f"; best on {problem}: {kernel}"
+        return text
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -69,18 +101,36 @@ class Sweep(Costly):
 
     @property
     def details(self) -> Sequence[str]:
-        """What was dropped and why; the notes of single points; the best point."""
+        """The dropped points and why, the notes of single points, and the best points.
+
+        Unsupported points are only counted, unless there is no other point.
+        """
+        return self._lines(unsupported=self.nothing_ran)
+
+    @property
+    def all_details(self) -> Sequence[str]:
+        return self._lines(unsupported=True)
+
+    def _lines(self, *, unsupported: bool) -> list[str]:
         lines = []
+        counted = 0
         for row in self.dropped.itertuples():
+            if row.kind == "unsupported" and not unsupported:
+                counted += 1
+                continue
             reason = row.reason
             if len(reason) > _LONGEST:
                 reason = f"{reason[: _LONGEST - 1]}…"
             lines.append(f"  dropped {row.kernel} on {row.problem}: {row.kind}: {reason}")
+        if counted:
+            points = len(self.frame) + len(self.dropped)
+            lines.append(f"  {counted} of {points} points are not supported; --verbose lists them")
         for row in self.frame.itertuples():
             if row.note:
                 lines.append(f"  {row.kernel}: {row.note}")
-        for problem, kernel in self.best.items():
-            lines.append(f"  best on {problem}: {kernel}")
+        if len(self.best) > 1:
+            for problem, kernel in self.best.items():
+                lines.append(f"  best on {problem}: {kernel}")
         return lines
 
     @property

@@ -162,8 +162,9 @@ def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
     ]
     monkeypatch.setattr(doctor, "examine", lambda: rows)
     told = run("doctor").out.splitlines()
-    assert [line.split()[1:2] for line in told] == [["MISSING"], [], [], ["INCORRECT"], [], []]
-    assert all(line.startswith(" " * 22 + " line") for line in told[1:3] + told[4:])
+    assert told[0] == "missing or incorrect: nvcc, nvcc"
+    assert [line.split()[1:2] for line in told[1:]] == [["MISSING"], [], [], ["INCORRECT"], [], []]
+    assert all(line.startswith(" " * 22 + " line") for line in told[2:4] + told[5:])
 
 
 def test_check_by_name_number_and_path_with_tunables(run, tmp_path):
@@ -268,7 +269,7 @@ def test_a_rung_that_is_an_include_has_its_tunables_and_its_own_lines(run):
     kernel = convlab.load("09b@WARPS=2", engine="sim")
     assert kernel.defines == {"WARPS": 2} and "TERMS" not in tunables(kernel.file.whole)
     own = len(kernel.source.splitlines()) - 1
-    assert f"\n{own} of " in run("diff", "09b").out
+    assert run("diff", "09b").out.startswith(f"{own} of ")
 
 
 def test_check_of_a_problem_by_name_and_of_a_set(run):
@@ -288,7 +289,7 @@ def test_compare_writes_the_png_that_it_names(run, tmp_path):
     assert done.status == 0, done.err
     path = Path(re.search(r"^plot: (.*)$", done.out, re.M)[1])
     assert path == tmp_path / "figure.png" and path.read_bytes().startswith(b"\x89PNG\r\n")
-    for word in ("01_direct", "02b_im2col_cublas", "correct", "on the simulator"):
+    for word in ("01_direct", "02b_im2col_cublas", "correct", "not a time"):
         assert word in done.out
     assert " ms" not in done.out  # a simulated time is never a GPU's
     path.unlink()
@@ -337,14 +338,19 @@ def test_cache_is_shown_and_cleared(run, tmp_path, monkeypatch):
 def test_diff_shows_what_a_kernel_changes_of_its_parent(run, kernels, tmp_path):
     child = WRONG.replace("title: All ones", "title: All twos\n// parent: 01_direct")
     (tmp_path / "twos.cu").write_text(child.replace("y[i] = 1", "y[i] = 2"))
-    done = run("diff", "twos.cu", "ones.cu")
-    assert done.status == 0
+    done = run("diff", "ones.cu", "twos.cu")
+    assert done.status == 0 and "--- ones\n+++ twos\n" in done.out
     assert "-    if (i < n) y[i] = 1;\n+    if (i < n) y[i] = 2;" in done.out
-    assert done.out.endswith(f"\n3 of {len(child.splitlines())} lines of twos are not in ones\n")
+    # The verdict is the first line, and also the last one of a long diff.
+    verdict = f"3 of {len(child.splitlines())} lines of twos are not in ones\n"
+    assert done.out.startswith(verdict) and not done.out.endswith(verdict)
+    long = run("diff", "01", "03").out
+    assert long.startswith(long.splitlines()[-1]) and "--- 01_direct\n+++ 03_smem_tile\n" in long
     document = run("diff", "twos.cu", "--json").document
     assert (document["kernel"], document["parent"]) == ("twos", "01_direct")
     done = run("diff", "ones.cu")
-    assert done.status == 2 and "names no parent" in done.err
+    assert done.status == 2 and "has no `parent:` line" in done.err
+    assert "--- 01_direct\n+++ twos\n" in run("diff", "twos.cu").out
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -354,6 +360,128 @@ def test_help(capsys, command):
     out = capsys.readouterr().out
     assert caught.value.code == 0 and out.startswith("usage: python -m convlab")
     assert all(word in out for word in (["--json"] if command else COMMANDS))
+
+
+@pytest.mark.parametrize("command", ["", *build_parser().commands])
+def test_help_fits_one_screen_and_has_groups(monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    parser = build_parser()
+    text = (parser.commands[command] if command else parser).format_help()
+    lines = text.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    assert "example:" in text and ("exit status" in text) == (not command)
+    own = command and parser.commands[command].get_default("command")
+    if command:
+        titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+        known = ["what to run:", "how to run it:", "output:", "example:"]
+        assert [title for title in known if title in titles] == titles
+        assert lines[0].removeprefix("usage: python -m convlab ").startswith(command)
+        assert own.about in text and own.about.count(".") == 1
+    else:
+        assert text.index("write and check") < text.index("measure and") < text.index("  cache ")
+
+
+def test_a_python_file_is_recognised(run, tmp_path):
+    (tmp_path / "model.py").write_text("source = '__global__ void k() {}'")
+    for words in (["check", "model.py"], ["compare", "01", "./model.py@TILE=8"], ["diff", "a.py"]):
+        done = run(*words)
+        assert done.status == 2 and done.out == ""
+        assert "is a Python file, and convlab takes .cu files: paste the CUDA string" in done.err
+        assert "conv2d" in done.err and len(done.err.splitlines()) == 1
+    assert "into model.cu" in run("sweep", "model.py", "TILE=8").err
+
+
+@pytest.mark.parametrize("package", ["tqdm", "torch", "pandas"])
+def test_a_missing_package_is_one_line_with_what_to_run(tmp_path, package):
+    (tmp_path / f"{package}.py").write_text(
+        f"raise ModuleNotFoundError(\"No module named '{package}'\", name='{package}')"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
+    command = [sys.executable, "-m", "convlab", "compare", "01", "--engine", "sim"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == (
+        f"convlab: the package {package} is not installed for this Python: run "
+        f"`{sys.executable} -m pip install -r requirements.txt`\n"
+    )
+
+
+def test_the_first_comparison_is_of_the_first_rungs_and_the_best_of_each_class(run, monkeypatch):
+    done = run("compare", "--problem", "N1 C16 H12 W12 K64 R3 S3")
+    lines = done.out.splitlines()
+    names = [line.split()[0] for line in lines if re.match(r"\d\d", line)]
+    # No kernel is the best of fp32 or TF32 on so small a problem: there the library is.
+    assert names == ["01_direct", "02_im2col_gemm", "03_smem_tile", *names[3:]]
+    assert {name.partition("_")[0] for name in names[3:]} == {"16", "16b"}
+    heading = next(line for line in lines if line.startswith("kernel"))
+    assert heading.split() == ["kernel", "class", "result", "error", "traffic", "MB", "x", "floor"]
+    assert max(map(len, lines)) <= 100 and lines[-1] == "  floor: the theoretical minimum"
+    assert len([line for line in lines if line.startswith("----")]) == 1
+    done = run("compare", "01", "--all")
+    assert done.status == 2 and "leave out --all" in done.err
+
+
+def test_verbose_shows_the_other_columns_and_why_a_kernel_is_unsupported(run, kernels):
+    words = ("compare", "01", "refuses.cu", "--problem", SMALL)
+    brief, verbose = run(*words), run(*words, "--verbose")
+    assert "1 of 2 kernels do not support this problem; --verbose lists them" in brief.out
+    assert "R == 7" not in brief.out and "host s" not in brief.out
+    assert "R == 7" in verbose.out and "host s" in verbose.out and "check s" in verbose.out
+    words = ("check", "01", "refuses.cu", "--problem", SMALL)
+    brief, verbose = run(*words), run(*words, "--verbose")
+    counted = "1 of 2 kernels correct; 1 of 2 kernels do not support this problem"
+    assert brief.out.endswith(f"\n{counted}; --verbose lists them\n") and not brief.err
+    assert verbose.out.endswith(f"\n{counted}\n") and "R == 7" in verbose.err
+    words = ("sweep", "06_depthwise", "ROWS=4,8", "--problem", SMALL)
+    assert "dropped 06_depthwise@ROWS=4 on" in run(*words).out  # none ran: each with its reason
+    words = ("check", "06", "--problem", "headline")
+    assert "does not support square" in run(*words).out
+
+
+def test_an_unsupported_problem_names_the_reason_and_three_kernels(run):
+    done = run("check", "06_depthwise", "--problem", "square")
+    (line,) = done.err.splitlines()
+    assert done.status == 3 and "does not support square" in line and "groups == C" in line
+    assert re.search(r"; use 01_direct, 01b_\w+, 01c_\w+, or one of \d+ others$", line)
+    assert len(line) < 260
+
+
+def test_rows_are_shown_as_they_come_if_a_comparison_takes_long(run, monkeypatch):
+    words = ("compare", "01", "03", "--problem", SMALL)
+    assert run(*words).err == ""
+    monkeypatch.setattr("convlab.commands.own_commands._PATIENCE_SECONDS", -1.0)
+    done = run(*words)
+    first, second = done.err.splitlines()
+    assert re.fullmatch(r"01_direct: correct, \S+ MB, \S+x the floor", first)
+    assert second.startswith("03_smem_tile: correct, ") and "01_direct" in done.out
+    assert run(*words, "--json").err == ""
+
+
+def test_a_sweep_is_saved_and_read_again(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "builds"))
+    words = ("sweep", "01", "THREADS=64,128", "--problem", SMALL, "--engine", "sim")
+    done = run(*words, "--save", "sweep.json")
+    assert done.status == 0, done.err
+    assert f"receipt: {tmp_path / 'sweep.json'}" in done.out
+    receipt = convlab.load_result(tmp_path / "sweep.json")
+    assert receipt.kind == "Sweep" and len(receipt.costs) == 2
+    assert {row["kernel"] for row in receipt.costs} == {
+        "01_direct@THREADS=64",
+        "01_direct@THREADS=128",
+    }
+    assert all(row["cost"] > 0 and row["source"] and row["build"] for row in receipt.costs)
+    assert run(*words, "--save").status == 0
+    history = run("history")
+    assert history.status == 0 and "01_direct@THREADS=64" in history.out
+    assert "receipts: 1, kernels: 2" in history.out
+
+
+def test_an_invalid_problem_is_reported_before_the_kernel_is_compiled(monkeypatch):
+    kernel = convlab.load("01", engine="sim")
+    monkeypatch.setattr(kernel, "build", lambda: pytest.fail("it was compiled"))
+    for problem in (3, "sqare", ["square", 3]):
+        with pytest.raises(ProblemError):
+            convlab.check(kernel, problem=problem)
 
 
 def test_what_help_says_of_each_command_is_so(run):
@@ -405,6 +533,7 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
         "--problem",
         SMALL,
         "--json",
+        "--verbose",
     )
     assert done.status == 1 and done.document["ok"] is False
     VALIDATOR.validate(done.document)
@@ -576,7 +705,7 @@ USAGE = {
     ),
     "a count of none": (
         ["check", "01", "--problem", SMALL, "--count", "3"],
-        "--count is of generated problems",
+        "--count is for generated problems",
     ),
     "a tunable twice": (
         ["sweep", "01", "THREADS=64", "THREADS=32", "--problem", SMALL],

@@ -11,6 +11,7 @@ import math
 import random
 import re
 import threading
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pandas as pd
@@ -31,6 +32,7 @@ from convlab.core.timing import compare as comparing
 from convlab.core.timing import measure, sides, stopwatch
 from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparison
+from tests.fake_gpu import Spin, chip_instead_of_a_gpu
 from tests.fakes import PLAIN, CountingEngine, Fake, FakeLaunch, shifted, tf32, zeros
 
 pytestmark = pytest.mark.pure
@@ -165,6 +167,71 @@ def test_rounds_interleave_and_end(monkeypatch):
     assert "01_quick" in calls[calls.index("02_slow") : last]
 
 
+@pytest.fixture
+def chip(monkeypatch):
+    """A GPU that is a clock, for `measure_all`; returns what makes a kernel of a known time."""
+    chip = chip_instead_of_a_gpu(monkeypatch)
+    flush = SimpleNamespace(zero_=lambda: chip.work("flush", 40e-6))
+    monkeypatch.setattr(stopwatch, "flush_buffer", lambda device: flush)
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: chip.now / 1e12)
+    clock = SimpleNamespace(note=lambda: None, take=list)
+    monkeypatch.setattr(measure, "Clock", lambda device: clock)
+    monkeypatch.setattr(measure, "prepare_seconds", lambda *_: math.nan)
+
+    def spin(name, seconds):
+        spin = Spin(chip, name, seconds)
+        # Its clock is the chip's; torch computes on the CPU.
+        spin.device = SimpleNamespace(type="cuda", index=0)
+        return spin
+
+    monkeypatch.setattr(reference, "make_room", lambda *_: None)
+    monkeypatch.setattr(
+        measure, "shared_inputs", lambda kernels, *_: [inputs(PLAIN, 0, "cpu")] * len(kernels)
+    )
+    chip.spin = spin
+    return chip
+
+
+def launches(chip, name):
+    """Count the launches of a kernel; each of its turns has a number in the log."""
+    return sum(re.fullmatch(rf"{name}\d+", entry) is not None for entry in chip.log)
+
+
+def test_a_row_stops_once_its_place_is_certain(chip):
+    """A kernel of 416 ms takes three samples; two that are close go on."""
+    order = []
+    kernels = [
+        chip.spin("slow", 0.416),
+        chip.spin("fast", 2e-3),
+        chip.spin("near", 20e-3),
+        chip.spin("nearer", 20.1e-3),
+    ]
+    timings = measure.measure_all(
+        kernels,
+        PLAIN,
+        place_only=True,
+        finished=lambda index, timing: order.append(kernels[index].name),
+    )
+    slow, fast, near, nearer = timings
+    assert slow.samples == 3 and slow.stable and slow.seconds == pytest.approx(0.416, rel=0.01)
+    # Two launches warm it up.
+    assert launches(chip, "slow") == 5 and slow.spent_seconds < 2.2
+    assert fast.samples >= 10 and near.samples >= 10 and nearer.samples >= 10
+    assert sorted(order) == ["fast", "near", "nearer", "slow"] and order[0] == "fast"
+
+
+def test_without_neighbours_a_row_is_measured_to_its_target(chip):
+    (slow,) = measure.measure_all([chip.spin("slow", 0.2)], PLAIN, place_only=True)
+    assert slow.samples >= 10 and slow.stable
+    first, second = measure.measure_all([chip.spin("a", 0.2), chip.spin("b", 0.4)], PLAIN)
+    assert first.samples >= 10 and second.samples > 3
+
+
+def test_intervals_are_wider_than_the_samples():
+    assert measure.interval([1.0, 1.0, 1.0]) == pytest.approx((0.99, 1.01))
+    assert measure.interval([1.0, 1.1, 1.2]) == pytest.approx((0.8, 1.4))
+
+
 def test_rounds_are_in_random_order_and_leave_out_the_unwanted():
     orders = set()
     calls = []
@@ -211,7 +278,11 @@ def test_a_comparison_is_told_and_drawn(comparison, tmp_path):
     text = str(comparison)
     page = comparison._repr_html_()
     assert max(map(len, text.split("\n2")[0].split("\n"))) <= 100, text
-    assert "INCORRECT" in text and "FAILED" in text and "no GPU time is measured" in text
+    assert "INCORRECT" in text and "FAILED" in text
+    assert "least traffic (bytes to and from global memory, not a time): 01_direct" in " ".join(
+        text.split()
+    )
+    assert "no GPU time is measured" in comparison.text(verbose=True)
     assert "ms" not in text.split("\n")[1] and "<table" in page and "INCORRECT" in page
     figure = comparison.plot(tmp_path / "deep" / "compare.png")
     assert (tmp_path / "deep" / "compare.png").stat().st_size > 10_000
@@ -314,6 +385,39 @@ def test_scaling_is_said():
     assert (
         result.problem.macs <= CountingEngine.macs_in_a_second and "scaled down to" in result.note
     )
+    (note,) = result.short_notes
+    assert note.startswith("floor: the theoretical minimum; scaled down: all of it would take")
+    assert len(note) <= 98
+
+
+def test_unsupported_kernels_are_a_count_unless_verbose():
+    pointwise = Fake(name="01_never")
+    pointwise.unsupported = lambda problem: "its header says no"
+    result = compare([Fake(), pointwise], PLAIN, progress=False)
+    text = str(result)
+    assert "1 of 2 kernels do not support this problem; --verbose lists them" in text
+    assert "01_never" not in text and result.ok and "1 unsupported" in result.sentence
+    verbose = result.text(verbose=True)
+    assert "01_never: unsupported: its header says no" in verbose
+    assert [row["kernel"] for row in result.to_dict()["phases"]] == ["90_fake", "01_never"]
+    assert "timing s" not in verbose and "check s" in verbose
+
+
+def test_each_row_is_handed_on_when_it_is_complete():
+    seen = []
+    kernels = [Fake(name="01_a"), Fake(shifted, name="02_b")]
+    result = compare(kernels, PLAIN, each=seen.append)
+    assert [list(one.frame["kernel"]) for one in seen] == [["01_a"], ["02_b"]]
+    assert [one.ok for one in seen] == [True, False] and len(result.frame) == 2
+
+
+def test_a_long_text_ends_with_its_verdict():
+    long = compare([Fake(name=f"{i:02}_a") for i in range(40)], PLAIN, progress=False)
+    text = str(long)
+    first = text[: text.index("kernel ")]
+    assert text.endswith(first.rstrip()) and first.startswith("plain: 40 of 40 correct")
+    short = str(compare(Fake(), PLAIN, progress=False))
+    assert short.count("of 1 correct") == 1
 
 
 def test_a_set_has_a_column_for_each_problem_and_a_summary():
@@ -324,7 +428,9 @@ def test_a_set_has_a_column_for_each_problem_and_a_summary():
     cells = result.tables[0].cells
     assert list(cells) == ["kernel", "class", "plain", "other"] and cells["other"][1] == "incorrect"
     text = str(result)
-    assert "plain: 1 of 2 correct; least traffic: 01_a" in text and "02_b: incorrect: " in text
+    text = " ".join(text.split())
+    assert re.search(r"plain: 1 of 2 correct; least traffic \([^)]*\): 01_a", text)
+    assert "02_b: incorrect: " in text
     assert result[0].ok is False and len(json.dumps(result.to_dict(), allow_nan=False)) > 1000
     labels = [label.get_text() for label in result.plot().axes[0].get_yticklabels()]
     assert labels[0] == "plain: Fake 01_a" and labels[3] == "other: Fake 02_b"
@@ -362,10 +468,10 @@ def gpu(monkeypatch):
 
 
 def test_times_stand_beside_their_floors(gpu):
-    def times(kernels, problem, *, seed, limit_seconds, progress, judged):
-        assert (problem, seed, limit_seconds) == (PLAIN, 0, 1.0)
-        steady = measure.Timing(2e-3, 0.01, 50, True, 1e-3)
-        return [steady, measure.Timing(1e-3, 0.02, 3, False)]
+    def times(kernels, problem, *, seed, limit_seconds, finished, place_only, **options):
+        assert (problem, seed, limit_seconds, place_only) == (PLAIN, 0, 1.0, True)
+        finished(0, measure.Timing(2e-3, 0.01, 50, True, 1e-3))
+        finished(1, measure.Timing(1e-3, 0.02, 3, False))
 
     result = gpu(times)
     frame = result.frame
@@ -388,10 +494,16 @@ def test_times_stand_beside_their_floors(gpu):
     assert frame.x_floor[0] == pytest.approx(2 / floor)
     assert frame.tflops[0] == pytest.approx(PLAIN.flops / 2e-3 / 1e12)
     assert (result.cost, result.engine) == ("time_ms", "cuda") and "(ms)" in result.cost_label
-    assert result.ok and result.sentence.startswith("plain: 2 of 2 correct; fastest of them: 02_b, ")
-    assert result.tables[0].cells["with prep. ms"] == ["3", "-"]
-    for text in (str(result), result._repr_html_()):
-        assert "02_b: timing not stable: only 3 samples within the time limit" in text and str(H200) in text
+    assert result.ok and result.sentence.startswith(
+        "plain: 2 of 2 correct; fastest of them: 02_b, "
+    )
+    assert result.all_tables[0].cells["with prep. ms"] == ["3", "-"]
+    assert [*result.tables[0].cells] == ["kernel", "class", "result", "error", "time ms", "x floor"]
+    for text in (result.text(verbose=True), result._repr_html_()):
+        assert (
+            "02_b: timing not stable: only 3 samples within the time limit" in text
+            and str(H200) in text
+        )
 
 
 def test_a_gpu_lost_while_measuring_is_told(gpu):

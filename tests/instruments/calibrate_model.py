@@ -72,10 +72,10 @@ def measured(names: list[str], only: str | None, before: dict, seconds: float = 
         for name, spec in itertools.product(names, PROBLEMS)
         if not (kernel := load(name, "cuda")).unsupported(asked := convlab.problem(spec))
     ]
-    with build_all(list({kernel.name: kernel for kernel, _ in calls}.values())) as errors:
-        for error in errors:
-            if error is not None:
-                raise error
+    with build_all(list({kernel.name: kernel for kernel, _ in calls}.values())) as builds:
+        for built in builds:
+            if built.error is not None:
+                raise built.error
     kept = {(row["kernel"], row["problem"]): row for row in before["counters"]}
     seen = {name: row.get("date", "then") for name, row in kept.items()}
     calls.sort(key=lambda call: seen.get((call[0].name, call[1].label), ""))

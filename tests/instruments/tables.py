@@ -87,7 +87,7 @@ def main(words: list[str]) -> None:
     for marker in _markers(asked.set):
         between(asked.path, marker)  # looked for before the work, not after it
     if asked.set == "headline":
-        results = compare(problem="headline", limit_seconds=_SECONDS)
+        results = compare("all", "headline", limit_seconds=_SECONDS)
     elif asked.compiled:
         results = apart(problems(asked.set), asked.compiled)
     else:

@@ -134,11 +134,48 @@ def test_the_library_where_it_is_faster_and_where_there_is_no_other(gpu, monkeyp
         warnings.simplefilter("error")
         assert convlab.best("resnet50.layer1.0.conv1", "tf32").name == "torch:cpu"
     monkeypatch.setattr(module, "candidates", lambda *_: [])
-    with pytest.warns(UserWarning, match="no kernel computes square: .* torch's own convolution"):
+    with pytest.warns(UserWarning, match="no kernel for square: .* is torch's convolution"):
         assert convlab.best("square").library
     monkeypatch.setattr(toolchain, "cuda", lambda: None)
     with pytest.warns(UserWarning, match="there is no nvcc"):
         assert convlab.best("square", measured=True).library
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "gpu", "choice"),
+    [
+        ("square", "fp32", "H200", "13_wgmma_3xtf32"),
+        ("square", "tf32", "H200", "11_wgmma_tf32"),
+        ("square", "fp32", "A100", "08_winograd"),
+        ("resnet50.layer1.0.conv1", "tf32", "H200", "cudnn:tf32"),
+    ],
+)
+def test_without_a_gpu_the_rule_answers_for_a_gpu_by_name(name, precision, gpu, choice):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = convlab.best(name, precision, gpu=gpu)
+    assert found.name == choice
+    x, w = torch.randn(1, 16, 12, 12), torch.randn(64, 16, 3, 3)
+    if choice.startswith("cudnn") and not torch.cuda.is_available():
+        assert torch.allclose(found(x, w), F.conv2d(x, w), atol=1e-2)
+    with pytest.raises(ProblemError, match="leave out gpu="):
+        convlab.best(name, gpu=gpu, measured=True)
+    with pytest.raises(ProblemError, match="H20O"):
+        convlab.best(name, gpu="H20O")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_warning_names_the_argument():
+    with pytest.warns(UserWarning, match=r'there is no GPU: .* gpu="H200" gives the choice'):
+        convlab.best("square")
+
+
+def test_choices_for_a_gpu_by_name():
+    model = torch.nn.Sequential(torch.nn.Conv2d(16, 128, 3))
+    x = torch.randn(16, 16, 64, 64)
+    found = convlab.nn.choices(model, x, kernel="auto:tf32", gpu="H200")
+    assert [taken.name for *_, taken in found] == ["11_wgmma_tf32"]
+    assert str(found).endswith("by the rule for H200")
 
 
 def test_on_the_simulator():

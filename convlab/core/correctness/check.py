@@ -120,14 +120,19 @@ def check(
     if count is not None and problem is not None:
         raise ProblemError("count is for generated problems: leave it out, or the problem")
     count = arguments.whole(COUNT if count is None else count, "count", 0)
-    kernel = resolve(kernel)
-    checker = Checker.of(kernel, arguments.whole(seed, "seed"), progress)
+    seed = arguments.whole(seed, "seed")
     special = _setting(setting, problem)
+    # An invalid problem is reported before the kernel is compiled.
+    asked = None if problem is None else members(problem)
+    checker = Checker.of(resolve(kernel), seed, progress)
     try:
-        if problem is None:
+        if asked is None:
             found = _check_by_default(checker, count)
         else:
-            found = _check_asked(checker, problem, special, scale)
+            notes = ()
+            if isinstance(problem, str):
+                notes = (f"the problems of {problem}, seed {seed}",)
+            found = _check_asked(checker, asked, special, scale, notes)
         findings, note = checker.stricter.finish()
     except KeyboardInterrupt:
         # nvcc may still compile in a thread of its own.
@@ -153,11 +158,12 @@ def _setting(name: str | None, problem: object) -> Setting:
 
 def _check_asked(
     checker: "Checker",
-    asked: Problem | str | Iterable[Problem | str],
+    asked: tuple[list[Problem], bool],
     special: Setting,
     scale: str | None,
+    notes: tuple[str, ...],
 ) -> Report | Reports:
-    """Check a kernel on one problem, or on each of a set."""
+    """Check a kernel on one problem, or on each of a set; `asked` is what `members` returns."""
 
     def fitted(problem: Problem) -> Report:
         if special.fits_any:
@@ -165,11 +171,9 @@ def _check_asked(
         problem, note = fit(problem, [checker.kernel], scale)
         return checker.run(problem, special, notes=(note,) if note else ())
 
-    problems, of_set = members(asked)
+    problems, of_set = asked
     if not of_set:
         return fitted(problems[0])
-    what = f"the problems of {asked}, seed {checker.seed}"
-    notes = (what,) if isinstance(asked, str) else ()
     return _check_set(checker, fitted, problems, notes)
 
 

@@ -422,11 +422,28 @@ class Reports(Result):
             lines += [f"  {line}" for line in str(self.smallest).split("\n")]
         wrong = [f"incorrect on {report.label}: {report.summary}" for report in self.wrong]
         lines += _listed(wrong, "incorrect on {} more")
-        skipped = [
+        if not self.reports:
+            return lines + _listed(self._unsupported, "does not support {} more")
+        if self.skipped:
+            count = len(self.skipped)
+            of = count + len({str(report.problem) for report in self.reports})
+            lines.append(f"  {count} of {of} problems are not supported; --verbose lists them")
+        return lines
+
+    @property
+    def all_details(self) -> Sequence[str]:
+        """The details, and why each unsupported problem is not supported."""
+        if not self.reports:
+            return self.details
+        counted = [line for line in self.details if not line.endswith("--verbose lists them")]
+        return [*counted, *(f"  {line}" for line in self._unsupported)]
+
+    @property
+    def _unsupported(self) -> list[str]:
+        return [
             f"does not support {problem.label}: {why.split(': ', 1)[-1]}"
             for problem, why in self.skipped
         ]
-        return lines + _listed(skipped, "does not support {} more")
 
     @property
     def about(self) -> dict[str, Any]:

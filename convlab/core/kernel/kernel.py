@@ -36,6 +36,8 @@ from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
 
+# The most kernels that a message names instead of an unsupported one.
+_NAMED = 3
 _header = functools.lru_cache(256)(catalog.parse_header)
 
 
@@ -250,7 +252,7 @@ class Kernel(CallableRunnable):
         return self.runs_on.compute(self, problem, self._accepted(problem, *tensors))
 
     def _instead(self, problem: Problem) -> str:
-        """Name the kernels of the catalog that support a problem, in the same format."""
+        """Return a few kernels of the catalog that support a problem, in the same format."""
         able = []
         for path in catalog.catalog():
             other = Kernel(path.stem, path, None, Options.of(self.engine))
@@ -258,7 +260,10 @@ class Kernel(CallableRunnable):
                 same = other.path != self.path and other.format == self.format
                 if same and other.unsupported(problem) is None:
                     able.append(other.name)
-        return f"; use {', '.join(able)}" if able else "; no other of its format can"
+        if not able:
+            return "; no other kernel of its format supports it"
+        more = f", or one of {len(able) - _NAMED} others" if len(able) > _NAMED else ""
+        return f"; use {', '.join(able[:_NAMED])}{more}"
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, engine={self.engine!r})"

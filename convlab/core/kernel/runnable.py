@@ -141,11 +141,11 @@ class Runnable:
     def accept(self, problem: Problem) -> None:
         """Raise UnsupportedError where it cannot do a problem."""
         if reason := self.unsupported(problem):
-            text = f"{self.name} cannot do {problem.label}: {reason}{self._instead(problem)}"
+            text = f"{self.name} does not support {problem.label}: {reason}{self._instead(problem)}"
             raise UnsupportedError(text)
 
     def _instead(self, problem: Problem) -> str:
-        """What to use for a problem that it cannot do, as the end of a sentence."""
+        """Return what to use for an unsupported problem, as the end of a sentence."""
         return ""
 
     def untraced(self) -> Runnable:

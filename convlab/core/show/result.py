@@ -1,4 +1,4 @@
-"""What every answer is: rows, a sentence, notes, a figure; text, HTML and JSON follow from those."""
+"""The base class of all results: rows, a verdict, notes and a figure give text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -29,61 +29,81 @@ if TYPE_CHECKING:
 RECEIPT = 2
 GOOD = "#009E73"
 BAD = "#D55E00"
+# A text of more lines ends with its verdict again.
+_LONG = 30
 
 
 class Result:
     """The base of what `check`, `compare`, `ab`, `sweep` and `inspect` return.
 
-    A subclass is a frozen dataclass with ``repr=False``. It gives the first group of attributes, as
-    fields or properties, and the method `figure`. It may replace the second group.
+    ``print(result)`` shows the verdict, a table and what changes its reading.
+    ``print(result.text(verbose=True))`` shows all columns and all notes.
+
+    A subclass is a frozen dataclass with ``repr=False``. It defines the first group of attributes,
+    as fields or properties, and the method `figure`. It may replace the second group.
     """
 
-    # ---- what each subclass gives
+    # ---- what each subclass defines
     frame: pd.DataFrame  # the rows
-    sentence: str  # the answer in one line
-    ok: bool  # whether something is correct, and nothing wrong
+    sentence: str  # the verdict in one sentence
+    ok: bool  # whether something is correct, and nothing is incorrect
     notes: Sequence[str]  # lines: the device, the scaling, what was left out and why
-    problem: Problem  # not of a set
+    problem: Problem  # missing in the result for a set of problems
 
     # ---- what a subclass may replace
-    nothing_ran: bool = False  # whether nothing ran, as no kernel supports what was asked for
-    tables: Sequence[Table] = ()  # what is shown of the rows
-    details: Sequence[str] = ()  # lines below the tables: what is wrong, in full
+    nothing_ran: bool = False  # whether nothing ran, because no kernel supports the problem
+    tables: Sequence[Table] = ()  # the tables that the text shows
+    details: Sequence[str] = ()  # lines below the tables: all that is incorrect
     about: Mapping[str, Any] = MappingProxyType({})  # more for JSON: any values that `plain` takes
-    made: Mapping[str, Any] = MappingProxyType({})  # when, on which machine, of which sources
+    made: Mapping[str, Any] = MappingProxyType({})  # the date, the machine, the sources
     samples: Any = ()  # all single measurements, as a frame
     costs: Sequence[Mapping[str, Any]] = ()  # rows that `convlab history` shows
 
     def figure(self) -> Chart:
-        """Draw it."""
+        """Return a chart of the result."""
         raise NotImplementedError
 
     @property
+    def short_notes(self) -> Sequence[str]:
+        """The notes that change how the tables are read; `text` shows all with ``verbose``."""
+        return self.notes
+
+    @property
+    def all_tables(self) -> Sequence[Table]:
+        """The tables with all columns, for ``verbose``."""
+        return self.tables
+
+    @property
+    def all_details(self) -> Sequence[str]:
+        """The details with every reason, for ``verbose``."""
+        return self.details
+
+    @property
     def row(self) -> dict[str, str]:
-        """Its row in the table of a set: heading to text."""
+        """The row in the table of a set: heading to text."""
         label = self.problem.label
         return {"problem": label, "found": self.sentence.removeprefix(f"{label}: ")}
 
     @property
     def color(self) -> str:
-        """The colour of the mark next to it in a notebook."""
+        """The colour of the bar that a notebook draws next to the result."""
         return GOOD if self.ok else BAD
 
     def plot(self, path: str | Path | None = None) -> Chart:
-        """Draw it; write the figure if a path is given, and return it."""
+        """Return a chart of the result, and write it to a file if a path is given."""
         chart = self.figure()
         if path is not None:
             chart.save(path)
         return chart
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold; a number that is not known is None."""
+        """Return the result as values that JSON can hold; an unknown number is None."""
         own = {"ok": self.ok, "sentence": self.sentence, "rows": self.frame, "notes": self.notes}
         return plain({**own, **self.about})
 
     @property
     def receipt(self) -> dict[str, Any]:
-        """What `save` writes: `to_dict`, the text, how it was made, all samples."""
+        """What `save` writes: `to_dict`, the text, all samples, sources and versions."""
         own = {
             "convlab_receipt": RECEIPT,
             "kind": type(self).__name__,
@@ -99,57 +119,78 @@ class Result:
         return {**plain(own), **self.to_dict()}
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Write all of it as JSON, for `convlab.load_result`; return where.
+        """Write the result as JSON, which `convlab.load_result` reads; return the file's path.
 
-        Without a path it goes where ``convlab history`` looks: a folder next to the builds. Raises
-        ProblemError if a file cannot be written there.
+        Without a path the file goes to the folder that ``convlab history`` reads, next to the
+        builds. Raises ProblemError if the file cannot be written.
         """
         text = json.dumps(self.receipt, indent=1, allow_nan=False)
         if path is None:
             path = receipts_folder() / self._file_name(text)
             if not toolchain.lasting():
-                warnings.warn(f"{path} goes when Python ends: {toolchain.MOVE}", stacklevel=2)
+                text_of_warning = f"{path} is deleted when Python ends: {toolchain.MOVE}"
+                warnings.warn(text_of_warning, stacklevel=2)
         path = writable(path, "the receipt")
         path.write_text(text)
         return path
 
     def _file_name(self, text: str) -> str:
-        """Return the name of the file of a receipt that is given no path."""
+        """Return the file name of a receipt that is saved without a path."""
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         when = re.sub(r"\D", "", str(self.made.get("when", "")))[:14] or "undated"
         return f"{when}-{type(self).__name__}-{digest}.json"
 
-    def __str__(self) -> str:
-        # An empty table has no lines, and needs no blank line before the next one.
-        tables = "\n\n".join(filter(None, ("\n".join(table.lines()) for table in self.tables)))
+    def text(self, verbose: bool = False) -> str:
+        """Return the result as text, with the verdict first.
+
+        Parameters
+        ----------
+        verbose : show all columns, all notes, and why a kernel does not support a problem.
+        """
+        text = self._text(verbose)
+        if text.count("\n") >= _LONG:
+            # The first line has left the screen.
+            text = "\n".join([text, *wrapped(self.sentence, "")])
+        return text
+
+    def _text(self, verbose: bool) -> str:
+        tables = self.all_tables if verbose else self.tables
+        details = self.all_details if verbose else self.details
+        notes = self.notes if verbose else self.short_notes
         lines = wrapped(self.sentence, "")
-        if tables:
-            lines.append(tables)
-        lines += self._wrapped_details()
-        for note in self.notes:
+        # An empty table has no lines, and needs no blank line before the next one.
+        texts = ["\n".join(table.lines()) for table in tables]
+        if shown := "\n\n".join(filter(None, texts)):
+            lines.append(shown)
+        lines += _wrapped_details(details)
+        for note in notes:
             lines += wrapped(note)
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
 
     # A notebook keeps this as the cell's text.
     __repr__ = __str__
 
-    def _wrapped_details(self) -> Iterator[str]:
-        """Yield the lines of the details; quoted source stays whole."""
-        for line in (line for detail in self.details for line in detail.split("\n")):
-            if len(line) <= width() or re.match(r"\s*\d*\s*\|", line):
-                yield line
-            else:
-                indent = line[: len(line) - len(line.lstrip())]
-                yield from wrapped(line.strip(), indent, f"{indent}  ")
-
     def _repr_html_(self) -> str:
         parts = [f"<b>{html.escape(self.sentence)}</b>"]
         parts += [table.html() for table in self.tables]
-        if details := "\n".join(self._wrapped_details()):
+        if details := "\n".join(_wrapped_details(self.details)):
             parts.append(f"<pre>{html.escape(details)}</pre>")
         parts.append(f"<small>{'<br>'.join(map(html.escape, self.notes))}</small>")
         style = f"border-left:4px solid {self.color};padding-left:8px"
         return f'<div style="{style}">{"".join(parts)}</div>'
+
+
+def _wrapped_details(details: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the details; quoted source is not wrapped."""
+    for line in (line for detail in details for line in detail.split("\n")):
+        if len(line) <= width() or re.match(r"\s*\d*\s*\|", line):
+            yield line
+        else:
+            indent = line[: len(line) - len(line.lstrip())]
+            yield from wrapped(line.strip(), indent, f"{indent}  ")
 
 
 def receipts_folder() -> Path:
@@ -159,9 +200,14 @@ def receipts_folder() -> Path:
 
 @dataclass(frozen=True, repr=False)
 class Several(Result):
-    """The results for a set of problems: a row for each, and a summary."""
+    """The results for a set of problems: a row for each problem, and a summary.
 
-    results: tuple[Any, ...]  # one for each problem, in order; also by index and in a loop
+    Attributes
+    ----------
+    results : one for each problem, in order; you can also use an index or a loop.
+    """
+
+    results: tuple[Any, ...]
 
     @property
     def ok(self) -> bool:
@@ -174,7 +220,7 @@ class Several(Result):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The rows of all, with the problem's name in front."""
+        """The rows of all results; the first column is the problem's name."""
         frames = [result.frame.drop(columns="problem", errors="ignore") for result in self.results]
         for rows, result in zip(frames, self.results, strict=True):
             rows.insert(0, "problem", result.problem.label)
@@ -187,11 +233,15 @@ class Several(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        return [str(result) for result in self.results if not result.ok]
+        return [result._text(False) for result in self.results if not result.ok]
+
+    @property
+    def all_details(self) -> Sequence[str]:
+        return [result._text(True) for result in self.results if not result.ok]
 
     @property
     def notes(self) -> Sequence[str]:
-        """The notes of all, each once."""
+        """The notes of all results, each once."""
         return tuple(dict.fromkeys(note for result in self.results for note in result.notes))
 
     @property
@@ -211,7 +261,7 @@ class Several(Result):
         return {**super().receipt, "results": [result.receipt for result in self.results]}
 
     def figure(self) -> Chart:
-        """Draw the first one, unless a subclass knows better."""
+        """Return the chart of the first result; a subclass may draw all."""
         return self.results[0].figure()
 
     def __iter__(self) -> Iterator[Any]:
@@ -225,7 +275,7 @@ class Several(Result):
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: no NaN, no numpy, no tuples, no classes."""
+    """Return a value as JSON holds it: without NaN, numpy types, tuples and classes."""
     if isinstance(value, Result):
         return value.to_dict()
     if isinstance(value, Problem):

@@ -1,7 +1,8 @@
-"""Rows as people read them: one `Table` lays them out, in a terminal and in a notebook.
+"""Lay out rows as a table, for a terminal and for a notebook.
 
-pandas lays out the HTML. Its `to_string` does not do for the text: it cannot align columns of names
-to the left, it cuts a kernel's name, and it ends the lines of a split table with backslashes.
+pandas lays out the HTML. Its `to_string` is not used for the text, for three reasons. It cannot align
+columns of names to the left. It cuts a kernel's name. It ends the lines of a split table with
+backslashes.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any
 
 import pandas as pd
 
-# Columns of text that goes to no terminal, or to one that does not tell.
+# The width of text in characters, if it does not go to a terminal of known width.
 WIDTH = 100
-# A column of names is cut to no fewer characters.
+# The fewest characters that a column of names is cut to.
 _NARROWEST = 12
 _GAP = "  "
 Form = str | Callable[[Any], str]
@@ -28,18 +29,18 @@ Form = str | Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Table:
-    """A frame as it is shown; values that are no text become it by `number`.
+    """A frame and how to show it; `number` turns values into text.
 
     Attributes
     ----------
     rows
         The frame.
     columns
-        For each column that is shown its heading, or (heading, format). A format is "{:.3g}" or a
+        The columns to show: for each its heading, or (heading, format). A format is "{:.3g}" or a
         function. Empty: all columns.
     left
-        Headings of columns that are aligned to the left, and cut if room is short; the first
-        column always is.
+        Headings of columns that are aligned to the left, and cut if the table is too wide. The
+        first column is always one of them.
     title
         A line above the table.
     """
@@ -60,7 +61,10 @@ class Table:
         return cells
 
     def lines(self) -> list[str]:
-        """Lay it out as text; columns beyond the width go below, after the first one again."""
+        """Return the table as lines of text.
+
+        Columns beyond the width follow in a second block, which repeats the first column.
+        """
         if not len(self.rows) or not self.cells:
             return []
         widths = self._widths(width())
@@ -73,7 +77,10 @@ class Table:
         return lines
 
     def html(self) -> str:
-        """Lay it out as HTML; each cell says its alignment, as JupyterLab's style has another."""
+        """Return the table as HTML.
+
+        Each cell sets its alignment, because JupyterLab's style sets another one.
+        """
         if not len(self.rows) or not self.cells:
             return ""
         columns = {}
@@ -91,9 +98,9 @@ class Table:
         return heading == next(iter(self.cells)) or heading in self.left
 
     def _widths(self, room: int) -> dict[str, int]:
-        """Return each column's width; the widest names are cut while the table is too wide."""
+        """Return each column's width; cut the widest names while the table is too wide."""
         widths = {name: max(map(len, [name, *texts])) for name, texts in self.cells.items()}
-        # A kernel's name stays whole, so that it can be copied.
+        # A kernel's name is never cut, so that it can be copied.
         names = [name for name in widths if self._is_left(name) and name != "kernel"]
         while names and sum(widths.values()) + len(_GAP) * (len(widths) - 1) > room:
             widest = max(names, key=lambda name: widths[name])
@@ -103,7 +110,7 @@ class Table:
         return widths
 
     def _column(self, heading: str, width: int) -> list[str]:
-        """Return the heading and the cells of a column, cut or filled to a width."""
+        """Return the heading and the cells of a column, cut or padded to a width."""
         texts = [_cut(text, width) for text in (heading, *self.cells[heading])]
         if self._is_left(heading):
             return [text.ljust(width) for text in texts]
@@ -127,12 +134,12 @@ def _cut(text: str, width: int) -> str:
 
 
 def short(value: float) -> str:
-    """Return three digits of a number, or all before the point: never 5.47e+04."""
+    """Return a number with three digits, or with all digits before the point: never 5.47e+04."""
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def number(value: Any, form: Form = "") -> str:
-    """Return a cell as text: four digits, thousands apart, "-" for what is not known."""
+    """Return a cell as text: four digits, commas between thousands, "-" for an unknown value."""
     if isinstance(value, str):
         return value
     if pd.api.types.is_scalar(value) and pd.isna(value):
@@ -147,14 +154,14 @@ def number(value: Any, form: Form = "") -> str:
 
 
 def width() -> int:
-    """Return the columns that text may take: the terminal's, if it goes to one."""
+    """Return the width of text in characters: the terminal's, if there is one."""
     if sys.stdout is None or not sys.stdout.isatty():
         return WIDTH
     return max(shutil.get_terminal_size((WIDTH, 24)).columns, 40)
 
 
 def wrapped(text: str, first: str = "  ", rest: str = "  ") -> list[str]:
-    """Return a text's lines with their indents; a command that reproduces something stays whole."""
+    """Return a text's lines, indented; a line with a command to copy is not wrapped."""
     if text.startswith("reproduce: "):
         return [first + text]
     return textwrap.wrap(

@@ -1,10 +1,11 @@
-"""Compare several kernels on one problem: is each correct, at what cost, how far from the floor?"""
+"""Compare kernels on one problem: is each correct, what does it cost, how far is the floor?"""
 
 import datetime
 import math
 import platform
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from .. import arguments
 from ..correctness import reference
+from ..correctness.examine import examine
 from ..correctness.report import Report
 from ..cost import COUNTED, MEASURED, Cost
 from ..errors import ConvlabError, LaunchError, UnsupportedError, named
@@ -28,8 +30,11 @@ from ..problem.problem import Problem
 from .ab_result import BELOW, BELOW_WORDS
 from .comparison import Comparison, Comparisons
 from .measure import LIMIT_SECONDS, Timing, measure_all
-from .sides import build_all, cudnn_of, identity, judge, reason, side_by_side
+from .selection import first_kernels
+from .sides import Judged, build_all, cudnn_of, identity, judge, reason, side_by_side
 
+# What stands for the whole catalog.
+ALL = "all"
 # What kernels on a GPU are compared with.
 DEFAULT_BASELINES = ("cudnn:fp32", "cudnn:tf32")
 _COLUMNS = ["kernel", "title", "class", "engine", "correct", "error", "bound", "note"]
@@ -45,33 +50,38 @@ def compare(
     seed: int = 0,
     limit_seconds: float = LIMIT_SECONDS,
     progress: bool = True,
+    each: Callable[[Comparison], object] | None = None,
 ) -> Comparison | Comparisons:
-    """Check several kernels on one problem, and measure them in one table.
+    """Check several kernels on one problem, and measure their costs in one table.
 
     On a GPU the cost of a kernel is its time, measured with a cold L2. On the simulator it is the
-    traffic to global memory. The floor is the theoretical minimum of either. To know which of two
-    kernels is faster, and how surely, use `ab`.
+    traffic to global memory, which is not a time. The floor is the theoretical minimum of either.
+    To learn which of two kernels is faster, and how surely, use `ab`.
 
     Parameters
     ----------
     kernels
-        Runnables, names, paths, baselines' names ("cudnn:tf32") or callables, as for `ab`. The
-        default is the whole catalog.
+        Runnables, names, paths, baselines' names ("cudnn:tf32") or callables, as for `ab`. "all" is
+        the whole catalog. The default is a selection: the first three rungs, the best kernel of
+        each precision class, and your own kernels.
     problem
         A Problem, or the name or the spec of one; or a set: its name, or an iterable.
     engine
         Where kernels given by name or path run: "cuda", "sim" or "auto".
     scale
-        "auto" shrinks the problem to what the simulator computes in seconds, or to what fits the
-        GPU's memory, and notes it; None never does.
+        "auto" shrinks the problem until the simulator computes it in seconds, or until it fits the
+        GPU's memory, and adds a note. None never does.
     baselines
         Names of baselines. The default is cuDNN in fp32 and in TF32 on a GPU, and none elsewhere.
     seed
         The seed of the data.
     limit_seconds
-        The most time in seconds to measure one kernel on a GPU.
+        The most time in seconds to measure one kernel on a GPU. A kernel stops earlier once its
+        place among the others is certain.
     progress
         Show a progress bar; in a log file, a line now and then.
+    each
+        Called with the comparison of each kernel, as soon as its row is complete.
 
     Returns
     -------
@@ -89,33 +99,62 @@ def compare(
     LaunchError
         `scale` is None and memory is short. A single kernel's failure is a row, not an exception.
 
+    Notes
+    -----
+    On the simulator the default selection is checked like all kernels, with two exceptions that
+    save half of the time: nvcc does not compile the kernels, and the index checks of local arrays
+    do not run. `check` does both, and so does `compare` for kernels that you name.
+
     Examples
     --------
     >>> comparison = convlab.compare(["01_direct", "03_smem_tile"], "square")
     >>> comparison.frame[["kernel", "correct", "x_floor"]]
     >>> convlab.compare("03_smem_tile", "N=1,C=16,H=32,W=32,K=16,R=3,S=3", engine="sim").plot()
+    >>> convlab.compare("all", "wide")
     """
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(progress, "progress")
     seed = arguments.whole(seed, "seed")
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
-    loaded = _load(kernels, engine, baselines)
     problems, is_set = members(problem)
-    results = [_compared(loaded, one, scale, seed, limit_seconds, progress) for one in problems]
+    briefly = kernels is None
+    if briefly:
+        kernels = first_kernels(problems, engine, scale)
+    loaded = _load(kernels, engine, baselines)
+    options = _Options(scale, seed, limit_seconds, progress, briefly, each)
+    results = [_compared(loaded, one, options) for one in problems]
     return Comparisons(tuple(results)) if is_set else results[0]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The arguments of `compare` that say how to compare.
+
+    Attributes
+    ----------
+    briefly : whether simulated kernels are checked without nvcc and without a second build.
+    """
+
+    scale: str | None
+    seed: int
+    limit_seconds: float
+    progress: bool
+    briefly: bool
+    each: Callable[[Comparison], object] | None
 
 
 @dataclass
 class Contestant:
-    """One kernel on its way through a comparison: a row that is not complete yet.
+    """One kernel in a comparison: a row that is not complete yet.
 
     Attributes
     ----------
     kernel : the kernel.
     correct : whether it is correct; None if it does not support the problem.
-    report, timing : what the check and the measurement gave.
-    note : what a reader should know of it, in a line.
-    failure : what is wrong, in full; or empty.
+    report, timing : the results of the check and of the measurement.
+    note : one line about anything unusual.
+    failure : all that is incorrect; or empty.
+    phases : the seconds of its build, its check and its timing.
     """
 
     kernel: Runnable
@@ -124,29 +163,36 @@ class Contestant:
     timing: Timing | None = None
     note: str = ""
     failure: str = ""
+    phases: dict[str, float] = field(default_factory=dict)
 
     def failed(self, how: str, error: Exception) -> None:
-        """Note that an error ended its way."""
+        """Note the error that ended its build, check or measurement."""
         self.correct = False
         self.failure = named(self.kernel.name, error)
         self.note = f"{how}: {reason(error, self.kernel.name)}"
 
     def caught(self, how: str) -> None:
-        """Note that it did something else than the work."""
+        """Note that it did not do the work that was timed."""
         self.correct = False
         self.note = f"caught: {how}"
         self.failure = f"{self.kernel.name}: {self.note}"
 
-    def check(self, problem: Problem, seed: int) -> None:
-        """Check whether it is correct."""
+    def check(self, problem: Problem, seed: int, *, briefly: bool) -> None:
+        """Check whether it is correct; see `compare` for what `briefly` leaves out."""
+        started = time.perf_counter()
         try:
-            judged = judge(self.kernel, problem, seed=seed, scale=None)
+            if briefly and self.kernel.counts:
+                judged = _judge_briefly(self.kernel, problem, seed)
+            else:
+                judged = judge(self.kernel, problem, seed=seed, scale=None)
         except UnsupportedError as error:
             self.note = f"unsupported: {self.kernel.unsupported(problem) or error}"
             return
         except LaunchError as error:
             self.failed("failed", error)
             return
+        finally:
+            self.phases["check"] = time.perf_counter() - started
         self.kernel = judged.runnable
         self.report = judged.report
         self.correct = judged.report.ok
@@ -159,8 +205,9 @@ class Contestant:
             self.failure = str(self.report)
 
     def timed(self, timing: Timing) -> None:
-        """Take its timing, and note what was strange about it."""
+        """Keep its timing, and note anything unusual about it."""
         self.timing = timing
+        self.phases["timing"] = timing.spent_seconds
         if timing.caught:
             self.caught(timing.caught)
         elif not timing.stable and not self.note:
@@ -168,7 +215,7 @@ class Contestant:
             self.note = f"timing not stable: only {samples} within the time limit"
 
     def cost(self, problem: Problem, peaks: Ceilings | None) -> Cost:
-        """Return its time on a GPU, which has ceilings, or elsewhere its counted traffic."""
+        """Return its time on a GPU, or its counted traffic; `peaks` is None without a GPU."""
         kernel = self.kernel
         if peaks is None:
             floor = kernel.format.min_bytes(problem) / 1e6
@@ -178,7 +225,7 @@ class Contestant:
         return timing.cost(floor, problem.flops)
 
     def row(self, problem: Problem, peaks: Ceilings | None) -> dict[str, Any]:
-        """Return its row of the frame; only a GPU has ceilings."""
+        """Return its row of the frame; `peaks` is None without a GPU."""
         kernel = self.kernel
         outputs = math.prod(problem.y_shape)
         row = {
@@ -196,8 +243,15 @@ class Contestant:
         return row | cost.cells | {"note": self.note}
 
 
+def _judge_briefly(kernel: Runnable, problem: Problem, seed: int) -> Judged:
+    """Check a simulated kernel without nvcc and without a second build for array indices."""
+    kernel.accept(problem)
+    with explained(kernel.name):
+        return Judged(kernel, examine(kernel, problem, seed))
+
+
 def counted_cost(report: Report | None, floor: float) -> Cost:
-    """Return the cost of a simulated run, which the check counted; the floor is in MB."""
+    """Return the traffic that the check counted on the simulator; the floor is in MB."""
     if report is None:
         unknown = dict.fromkeys(("shared_wavefronts", "host_seconds"), math.nan)
         return Cost(COUNTED, floor=floor, more=unknown)
@@ -212,7 +266,7 @@ def counted_cost(report: Report | None, floor: float) -> Cost:
 
 def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Runnable]:
     """Return kernels and baselines as runnables, each once, not built; baselines come last."""
-    if kernels is None:
+    if isinstance(kernels, str) and kernels == ALL:
         kernels = catalog()
     elif isinstance(kernels, (str, Path, Runnable)):
         kernels = [kernels]
@@ -239,41 +293,59 @@ def _default_baselines(kernels: Sequence[Runnable]) -> list[str]:
     return list(dict.fromkeys([*DEFAULT_BASELINES, *own]))
 
 
-def _compared(
-    kernels: Sequence[Runnable],
-    problem: Problem,
-    scale: str | None,
-    seed: int,
-    limit_seconds: float,
-    progress: bool,
-) -> Comparison:
+def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) -> Comparison:
     """Compare loaded kernels on one problem."""
-    if scale is None and kernels:
+    if options.scale is None and kernels:
         # The reference of an earlier problem must not take the memory of this one.
         reference.make_room(problem, kernels[0].device)
     scaled = None
     if kernels:
-        problem, scaled = fit(problem, kernels, scale)
+        problem, scaled = fit(problem, kernels, options.scale)
     entries = [Contestant(kernel) for kernel in kernels]
     on_gpu = any(kernel.device.type == "cuda" for kernel in kernels)
     peaks = ceilings(kernels[0].device) if on_gpu else None
-    steps = (2 + on_gpu) * len(entries)
-    with progress_bar(None, "building", steps, leave=False, disable=not progress) as bar:
+
+    def shown(some: Sequence[Contestant]) -> Comparison:
+        return _comparison(some, problem, scaled, peaks)
+
+    def done(entry: Contestant) -> None:
+        if options.each is not None:
+            options.each(shown([entry]))
+
+    steps = (1 + on_gpu) * len(entries)
+    with progress_bar(None, "building", steps, leave=False, disable=not options.progress) as bar:
 
         def tell(step: str) -> None:
             bar.set_description(step)
             bar.update()
 
-        _build(entries, tell)
-        for entry in entries:
-            tell(f"checking {entry.kernel.name}")
-            if not entry.failure:
-                entry.check(problem, seed)
+        # A kernel is checked while the next ones are built.
+        with build_all([entry.kernel for entry in entries]) as errors:
+            for entry in entries:
+                bar.set_description(f"building {entry.kernel.name}")
+                built = next(errors)
+                entry.phases["build"] = built.seconds
+                tell(f"checking {entry.kernel.name}")
+                if built.error is not None:
+                    entry.failed("does not build", built.error)
+                else:
+                    entry.check(problem, options.seed, briefly=options.briefly)
+                # On the simulator the run of the check was counted, and the row is complete.
+                if not on_gpu or entry.report is None:
+                    done(entry)
         ran = [entry for entry in entries if entry.report is not None]
-        # Elsewhere the run of the check was counted.
         if on_gpu and ran:
-            _measure(ran, problem, tell, seed=seed, limit_seconds=limit_seconds)
+            _measure(ran, problem, tell, done, options)
+    return shown(entries)
+
+
+def _comparison(
+    entries: Sequence[Contestant], problem: Problem, scaled: str | None, peaks: Ceilings | None
+) -> Comparison:
+    """Return the comparison of kernels that were checked, and timed on a GPU."""
+    ran = [entry for entry in entries if entry.report is not None]
     verdicts = [entry.correct for entry in entries]
+    phases = [{"kernel": entry.kernel.name, **entry.phases} for entry in entries]
     return Comparison(
         problem=problem,
         frame=_frame(entries, problem, peaks),
@@ -283,39 +355,43 @@ def _compared(
         reports=tuple(entry.report for entry in ran),
         samples=_samples(ran),
         made=made_of([entry.kernel for entry in ran]),
-        kind=MEASURED if on_gpu else COUNTED,
+        kind=COUNTED if peaks is None else MEASURED,
+        # Its label already says to what it was scaled.
+        scaled=scaled.replace(f" to {problem}", "") if scaled else "",
+        phases=pd.DataFrame(phases),
     )
 
 
-def _build(entries: Sequence[Contestant], tell: Callable[[str], None]) -> None:
-    """Build all, several at a time; note which do not build."""
-    with build_all([entry.kernel for entry in entries]) as errors:
-        for entry, error in zip(entries, errors, strict=True):
-            tell("building")
-            if error is not None:
-                entry.failed("does not build", error)
-
-
 def _measure(
-    entries: Sequence[Contestant], problem: Problem, tell: Callable[[str], None], **options: Any
+    entries: Sequence[Contestant],
+    problem: Problem,
+    tell: Callable[[str], None],
+    done: Callable[[Contestant], None],
+    options: _Options,
 ) -> None:
-    """Time all that ran, correct or wrong; the options are `measure_all`'s."""
+    """Time all kernels that ran, correct or incorrect."""
     kernels = [entry.kernel for entry in entries]
+
+    def finished(index: int, timing: Timing) -> None:
+        entries[index].timed(timing)
+        done(entries[index])
+
     try:
         with explained(", ".join(kernel.name for kernel in kernels)):
-            timings = measure_all(
+            measure_all(
                 kernels,
                 problem,
-                judged=[entry.correct is True for entry in entries],
+                seed=options.seed,
+                limit_seconds=options.limit_seconds,
                 progress=lambda name: tell(f"measuring {name}"),
-                **options,
+                judged=[entry.correct is True for entry in entries],
+                place_only=True,
+                finished=finished,
             )
     except LaunchError as error:
         for entry in entries:
-            entry.failed("failed while measured", error)
-        return
-    for entry, timing in zip(entries, timings, strict=True):
-        entry.timed(timing)
+            if entry.timing is None:
+                entry.failed("failed while measured", error)
 
 
 def _frame(entries: Sequence[Contestant], problem: Problem, peaks: Ceilings | None) -> pd.DataFrame:
@@ -345,13 +421,13 @@ def _notes(entries: Sequence[Contestant], scaled: str | None, peaks: Ceilings | 
         notes = [f"on {gpu}", f"floors from ceilings: {peaks}"]
     elif any(entry.kernel.counts for entry in entries):
         counted = "traffic is counted, no GPU time is measured"
-        notes = [f"on the simulator: {counted}; floor: x, w and y moved once"]
+        notes = [f"on the simulator: {counted}; floor: x, w and y are moved once"]
     else:
         notes = ["on the CPU: no GPU time is measured"]
     reports = [entry.report for entry in entries if entry.report is not None]
     modelled = [r.kernel for r in reports if (r.counters or {}).get("library_bytes")]
     if modelled:
-        notes.append(f"cuBLAS's traffic is a model with 128x128 tiles: {', '.join(modelled)}")
+        notes.append(f"the traffic of cuBLAS is modelled with 128x128 tiles: {', '.join(modelled)}")
     if scaled:
         notes.append(scaled)
     today = datetime.date.today().isoformat()

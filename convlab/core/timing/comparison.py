@@ -1,4 +1,4 @@
-"""The result of a comparison: on one problem, and on a set of problems."""
+"""The results of `compare`: for one problem, and for a set of problems."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +28,20 @@ COSTS = {
     "host_seconds": ("host s", "{:.2f}"),
 }
 _SHOWN = {"kernel": "kernel", "class": "class", "shown": "result", "error": ("error", "{:.1e}")}
+# The columns that a first look needs; ``verbose`` adds the others.
+_FIRST_COSTS = ("time_ms", "traffic_mb", "x_floor")
+_PHASES = {
+    "kernel": "kernel",
+    "build": ("build s", "{:.2f}"),
+    "check": ("check s", "{:.2f}"),
+    "timing": ("timing s", "{:.2f}"),
+}
+# What the cost means, where it is no time.
+_MEANING = {"traffic_mb": " (bytes to and from global memory, not a time)"}
 
 
 class Costly(Result):
-    """A result with a cost in each row: a time on a GPU, or simulated traffic."""
+    """A result with a cost in each row: a time on a GPU, or traffic on the simulator."""
 
     kind: CostKind
 
@@ -53,19 +63,21 @@ class Comparison(Costly):
     Attributes
     ----------
     problem : the problem that was run, scaled down if necessary.
-    frame : one row for each kernel: kernel, title, class, engine, correct, error, bound; then on a
-        GPU time_ms, spread_pct (interquartile range over median), samples, mhz, tflops, floor_ms,
-        x_floor, and with_prepare_ms where a kernel prepares its filter: the time including that;
-        on the simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
+    frame : one row for each kernel: kernel, title, class, engine, correct, error, bound. On a GPU:
+        time_ms, spread_pct (interquartile range over median), samples, mhz, tflops, floor_ms,
+        x_floor, and with_prepare_ms where a kernel prepares its filter: the time including that.
+        On the simulator: traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds. Then note.
         `correct` is None for a kernel that did not run.
-    ok : whether a kernel is correct, and none is wrong. A kernel that does not support the problem,
-        by its header, is not wrong.
+    ok : whether a kernel is correct, and none is incorrect. A kernel that does not support the
+        problem is not incorrect.
     notes : lines: engine, device, scaling, versions, date.
-    failures : what is wrong, in full: reports of wrong kernels, messages of those that failed.
+    failures : all that is incorrect: reports of incorrect kernels, messages of those that failed.
     reports : the checks of the kernels that ran.
     samples : all measured times: kernel, ms.
     made : date, machine, versions, sources and flags; see `save`.
     kind : the kind of cost: measured time, or counted traffic.
+    scaled : why the problem was scaled down, in a few words; empty if it was not.
+    phases : for each kernel the seconds that its build, its check and its timing took.
     """
 
     problem: Problem
@@ -77,6 +89,8 @@ class Comparison(Costly):
     samples: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
     made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     kind: CostKind = COUNTED
+    scaled: str = ""
+    phases: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
 
     @property
     def costs(self) -> list[dict[str, Any]]:
@@ -120,24 +134,62 @@ class Comparison(Costly):
         rows = self.frame[[correct is True for correct in verdicts]]
         if self.cost in rows and rows[self.cost].notna().any():
             least = rows.loc[rows[self.cost].idxmin()]
-            text += f"; {self.kind.least}: {least.kernel}, {short(least.x_floor)}x the floor"
+            what = f"{self.kind.least}{_MEANING.get(self.cost, '')}"
+            text += f"; {what}: {least.kernel}, {short(least.x_floor)}x the floor"
         return text
 
     @property
     def tables(self) -> Sequence[Table]:
-        shown = self.frame["correct"].map({True: "correct", False: "INCORRECT", None: "unsupported"})
+        """A row for each kernel that supports the problem, with the columns for a first look."""
+        ran = [correct is not None for correct in self.frame["correct"]]
+        columns = {key: COSTS[key] for key in _FIRST_COSTS}
+        return (Table(self._rows[ran], _SHOWN | columns),)
+
+    @property
+    def all_tables(self) -> Sequence[Table]:
+        """A row for each kernel, with all costs; then the seconds that this comparison took."""
+        return (Table(self._rows, _SHOWN | COSTS), Table(self.phases, _PHASES))
+
+    @property
+    def _rows(self) -> pd.DataFrame:
+        """The frame, with the verdict as text."""
+        shown = self.frame["correct"].map(
+            {True: "correct", False: "INCORRECT", None: "unsupported"}
+        )
         failed = self.frame["note"].str.startswith(("failed", "does not build"))
-        rows = self.frame.assign(shown=shown.mask(failed, "FAILED"))
-        return (Table(rows, _SHOWN | COSTS),)
+        return self.frame.assign(shown=shown.mask(failed, "FAILED"))
 
     @property
     def details(self) -> Sequence[str]:
-        noted = [f"  {row.kernel}: {row.note}" for row in self.frame.itertuples() if row.note]
-        return [*noted, *self.failures]
+        """What is incorrect or unusual about a kernel; unsupported kernels are only counted."""
+        return [*self._noted(unsupported=False), *self.failures]
+
+    @property
+    def all_details(self) -> Sequence[str]:
+        return [*self._noted(unsupported=True), *self.failures]
+
+    def _noted(self, *, unsupported: bool) -> list[str]:
+        lines = []
+        for row in self.frame.itertuples():
+            if row.note and (unsupported or row.correct is not None):
+                lines.append(f"  {row.kernel}: {row.note}")
+        return lines
+
+    @property
+    def short_notes(self) -> Sequence[str]:
+        """One line: what the floor is, why the problem was scaled down, what is not shown."""
+        parts = ["floor: the theoretical minimum"]
+        if self.scaled:
+            parts.append(self.scaled)
+        verdicts = list(self.frame["correct"])
+        if count := verdicts.count(None):
+            of = f"{count} of {len(verdicts)} kernels do not support this problem"
+            parts.append(f"{of}; --verbose lists them")
+        return ("; ".join(parts),)
 
     @property
     def about(self) -> dict[str, Any]:
-        return {"problem": self.problem, "failures": self.failures}
+        return {"problem": self.problem, "failures": self.failures, "phases": self.phases}
 
     def figure(self) -> Chart:
         return charts.error_and_cost(self.frame, self.problem.label, self.notes)
@@ -151,7 +203,7 @@ class Comparisons(Several):
 
     @property
     def ok(self) -> bool:
-        """Whether a kernel is correct on a problem, and none is wrong on any."""
+        """Whether a kernel is correct on a problem, and none is incorrect on any."""
         if not any(result.ok for result in self):
             return False
         return all(result.ok or result.nothing_ran for result in self)
@@ -171,9 +223,10 @@ class Comparisons(Several):
         return (self.matrix("kernel"),)
 
     def matrix(self, name: str) -> Table:
-        """Return each cost with its multiple of the floor, a column for each problem.
+        """Return a table of costs: a row for each kernel, a column for each problem.
 
-        `name` is the column that names a row: "kernel" or "title".
+        A cell has the cost and its multiple of the floor. `name` is the column that names a row:
+        "kernel" or "title".
         """
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for result in self.results:
@@ -191,8 +244,23 @@ class Comparisons(Several):
             lines += [f"  {result.sentence}", *result.details]
         return lines
 
+    @property
+    def all_details(self) -> Sequence[str]:
+        lines = []
+        for result in self.results:
+            lines += [f"  {result.sentence}", *result.all_details]
+        return lines
+
+    @property
+    def short_notes(self) -> Sequence[str]:
+        """One line: what the floor is, and why problems were scaled down."""
+        parts = ["floor: the theoretical minimum"]
+        if scaled := sum(bool(result.scaled) for result in self.results):
+            parts.append(f"{scaled} of {len(self)} problems are scaled down; --verbose says why")
+        return ("; ".join(parts),)
+
     def figure(self) -> Chart:
-        """Draw the kernels of one problem under those of another."""
+        """Return a chart with the kernels of all problems, one problem below the other."""
         titled = []
         for i, result in enumerate(self.results, 1):
             name = _unscaled(result.problem.name) or f"problem {i}"
@@ -213,5 +281,5 @@ def _cell(row: dict[str, Any], result: Comparison) -> str:
 
 
 def _unscaled(label: str) -> str:
-    """Return a problem's label without what it says of scaling."""
+    """Return a problem's label without the part about scaling."""
     return label.split(" (scaled")[0]

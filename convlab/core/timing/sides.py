@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,8 +27,8 @@ from .observer import Caught, audit
 def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
     """Return names, paths and callables as runnables on one device.
 
-    Libraries' convolutions and callables run where the kernels do. Raises ConvlabError where the
-    kernels' devices differ.
+    Libraries' convolutions and callables run where the kernels do. Raises ConvlabError if the
+    kernels run on different devices.
     """
     sides = list(things)
     for i, thing in enumerate(sides):
@@ -53,7 +54,7 @@ def side_by_side(things: Iterable[Any], engine: str) -> list[Runnable]:
 
 
 def _runs_on_the_cpu_only(thing: Any) -> bool:
-    """Return whether a thing names a baseline that there is on the CPU alone."""
+    """Return whether a thing names a baseline that exists on the CPU only."""
     if not isinstance(thing, str) or thing not in BASELINES:
         return False
     *_, only = BASELINES[thing]
@@ -61,30 +62,47 @@ def _runs_on_the_cpu_only(thing: Any) -> bool:
 
 
 def identity(kernel: Runnable) -> tuple:
-    """Return what two runnables share if they are the same: name, engine, source, tunables."""
+    """Return a key that is equal for the same runnable: name, engine, source, tunables."""
     function = kernel.function if isinstance(kernel, Function) else None
     # The name of a pinned kernel ends with # and a digest.
     name = kernel.name.split("#")[0]
     return function, name, kernel.engine, kernel.source, tuple(kernel.defines.items())
 
 
+@dataclass(frozen=True)
+class Built:
+    """How a build ended.
+
+    Attributes
+    ----------
+    error : why it failed; None if it did not.
+    seconds : the time that it took, or that it took to find an earlier build.
+    """
+
+    error: BuildError | None
+    seconds: float
+
+
 @contextmanager
-def build_all(kernels: Sequence[Runnable]) -> Iterator[Iterator[BuildError | None]]:
-    """Build runnables, as many at a time as there are cores; yield the error of each, or None."""
+def build_all(kernels: Sequence[Runnable]) -> Iterator[Iterator[Built]]:
+    """Build runnables, as many at a time as there are cores; yield how each build ended, in order."""
     at_once = max(1, len(os.sched_getaffinity(0)))
     with interrupt.held(), ThreadPoolExecutor(at_once) as pool:
         try:
-            yield map(_error_of, [pool.submit(kernel.build) for kernel in kernels])
+            yield map(Future.result, [pool.submit(_built, kernel) for kernel in kernels])
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _error_of(building: Future) -> BuildError | None:
-    """Return why a build failed, once it has ended; raise any error that is no BuildError."""
-    error = building.exception()
-    if error is not None and not isinstance(error, BuildError):
-        raise error
-    return error
+def _built(kernel: Runnable) -> Built:
+    """Build a runnable; raise any error that is not a BuildError."""
+    started = time.perf_counter()
+    error = None
+    try:
+        kernel.build()
+    except BuildError as failure:
+        error = failure
+    return Built(error, time.perf_counter() - started)
 
 
 @dataclass(frozen=True)
@@ -94,7 +112,7 @@ class Judged:
     Attributes
     ----------
     runnable, report : what was checked, and the result.
-    notes : what a reader should know of it.
+    notes : lines about anything unusual.
     caught : what it did instead of the work; or empty.
     """
 

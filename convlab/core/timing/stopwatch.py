@@ -28,6 +28,8 @@ Turn = Callable[[], list[float]]
 _FLUSH_BYTES = 64 << 20
 # The most samples of a turn.
 _MOST_SAMPLES = 20
+# A launch that takes so long needs no further warm-up.
+_LONG_SECONDS = 0.1
 # Another kernel's turn slows the next launch of a kernel that is shorter than this: drop that one.
 _SETTLING_SECONDS = 0.01
 
@@ -140,14 +142,17 @@ class Single:
         return samples
 
     def _warm_up(self, observer: Observer) -> float:
-        """Launch until three times in a row nothing is faster; return the shortest sample."""
+        """Launch until three times in a row nothing is faster; return the shortest sample.
+
+        A launch of over `_LONG_SECONDS` warms the GPU up by itself: two of them are enough.
+        """
         started = time.perf_counter()
         limit = self.warm_up_seconds
         best = self._sample(observer, 1)[0]
         if best < limit:
             best = min(best, *self._sample(observer, 1))
         not_faster = 0
-        while not_faster < 3 and time.perf_counter() - started < limit:
+        while best < _LONG_SECONDS and not_faster < 3 and time.perf_counter() - started < limit:
             fastest = min(self._sample(observer, 3))
             if fastest > 0.99 * best:
                 not_faster += 1
