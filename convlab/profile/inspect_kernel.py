@@ -1,9 +1,8 @@
 """Explain why a kernel takes as long as it does: `convlab.inspect`.
 
-`inspect` gathers whatever this machine can tell. The simulator counts memory traffic by source
-line. nvcc's output gives registers, occupancy and machine instructions, without a GPU. A model
-predicts the time. A GPU adds a measured time and the hardware's counters. Whatever is missing
-becomes a note.
+`inspect` uses all tools of this machine. The simulator counts memory traffic by source line. nvcc
+gives registers, occupancy and machine instructions, without a GPU. A model predicts the time. A GPU
+adds a measured time and hardware counters. A note names each missing part.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,17 +45,17 @@ def inspect(
     gpu: Gpu | str | None = None,
     engine: str = "auto",
 ) -> Inspection | Inspections:
-    """Explain why a kernel takes as long as it does, with whatever this machine can tell.
+    """Explain why a kernel takes as long as it does, with all tools of this machine.
 
     Parameters
     ----------
-    kernel : a `Kernel`, or its name or path. Of a large problem the simulator runs a sample of the
-        blocks of each launch, as many as it can in a moment.
+    kernel : a `Kernel`, or its name or path. For a large problem the simulator runs a sample of the
+        blocks of each launch, which takes a few seconds.
     problem : a Problem, the name or the spec of one, or several: the name of a set ("headline"),
         or a list.
-    gpu : the GPU that occupancy and prediction are for, by name (one of `machine.device.GPUS`).
-        Default: the GPU of this machine; without one, the last of the list.
-    engine : "auto": simulate, and measure if there is a GPU; "sim" or "cuda": only that.
+    gpu : the GPU for occupancy and prediction, by name (one of `machine.device.GPUS`). The default
+        is the GPU of this machine; without one, the last of the list.
+    engine : "auto" simulates, and measures if there is a GPU; "sim" or "cuda" does only that.
 
     Returns
     -------
@@ -67,7 +66,7 @@ def inspect(
     CatalogError, ProblemError
         There is no such kernel, problem or GPU.
     UnsupportedError
-        The kernel does not support the problem, or none of several.
+        The kernel does not support the problem, or, of several, none.
 
     Examples
     --------
@@ -91,7 +90,7 @@ def inspect(
 
 
 def _kernel(kernel: Runnable | str | Path, engine: str) -> Kernel:
-    """Return the kernel to inspect; a library or a function has no source to look into."""
+    """Return the kernel to inspect; raise for a library or a function, which has no source."""
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, Runnable):
@@ -107,7 +106,7 @@ def _kernel(kernel: Runnable | str | Path, engine: str) -> Kernel:
 
 
 def _only_compiles() -> bool:
-    """Return whether nothing here can run a kernel; nvcc may still compile it."""
+    """Return whether this machine can run no kernel; nvcc may still compile it."""
     return not sampling.installed() and describe() is None
 
 
@@ -119,7 +118,7 @@ def _unsupported(kernel: Kernel, problem: Problem, gpu: Gpu) -> str | None:
 
 
 def _not_a_file(name: str) -> str:
-    return f"{name} is a library or a function: inspect needs the source of a .cu file"
+    return f"{name} is a library or a function, and inspect needs a kernel's .cu file"
 
 
 def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspection:
@@ -131,7 +130,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
     if has_gpu:
         problem, scaled = fit(problem, [kernel.on("cuda")])
         if scaled:
-            notes.append(f"the GPU's memory is too small for more: {scaled}")
+            notes.append(f"the GPU's memory is too small for the whole problem: {scaled}")
     counts, findings = _simulate(kernel, problem, notes) if simulates else (None, ())
     functions = _compile(kernel, gpu, notes)
     measured = None
@@ -139,7 +138,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
     if has_gpu and (counts or not simulates):
         measured = _measure(kernel.on("cuda"), problem, notes)
     elif measures and not has_gpu:
-        notes.append("not measured: there is no GPU here")
+        notes.append("not measured: this machine has no GPU")
     launched: list[LaunchedFunction] = []
     lines = pd.DataFrame()
     if counts:
@@ -154,8 +153,8 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
         notes.append(model.dram.note)
     else:
         notes.append(
-            "no prediction: it needs counts by source line, and machine code of the launched "
-            "functions"
+            "no prediction: it needs the simulator's counts by source line, and the machine code of "
+            "the launched functions"
         )
     launched = launched or [LaunchedFunction(function) for function in functions]
     notes += _local_memory_notes(launched)
@@ -183,7 +182,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
 def _simulate(
     kernel: Kernel, problem: Problem, notes: list[str]
 ) -> tuple[Counts | None, Sequence[Any]]:
-    """Return what the simulator counts, or None, and what it reports; add notes."""
+    """Return the simulator's counts, or None, and its findings; add notes."""
     if not sampling.installed():
         notes.append(f"not counted: {sampling.NOT_INSTALLED}")
         return None, ()
@@ -201,11 +200,11 @@ def _simulate(
                 errors.append(f"{label} {error:.1%}")
         notes.append(
             f"{counts.sampling['sampled']:,} of {counts.sampling['blocks']:,} blocks simulated, "
-            "drawn at random, and their counts scaled; standard errors: "
+            "chosen at random, and their counts scaled; standard errors: "
             f"{', '.join(errors) or 'none'}"
         )
     if counts.flops is None and counts.lines:
-        notes.append("operations are not counted: there is no objdump; install binutils")
+        notes.append("operations are not counted, because there is no objdump: install binutils")
     return counts, counts.findings
 
 
@@ -225,7 +224,7 @@ def _measure(kernel: Kernel, problem: Problem, notes: list[str]) -> dict[str, An
         measured["ms"] = 1e3 * measure(kernel, problem).seconds
         (measured["functions"],) = ncu.profile_each([(kernel, problem)])
         if measured["functions"].empty:
-            raise LaunchError("ncu counted nothing: no kernel was launched")
+            raise LaunchError("ncu counted nothing, because no kernel was launched")
         measured["counters"] = ncu.totals(measured["functions"])
     except ConvlabError as error:
         missing = "hardware counters are missing" if measured else "not measured"
@@ -234,7 +233,7 @@ def _measure(kernel: Kernel, problem: Problem, notes: list[str]) -> dict[str, An
 
 
 def _lines_frame(counts: Counts) -> pd.DataFrame:
-    """Return the counts of known lines; `share` is of all units of the same memory space."""
+    """Return the counts of known lines; `share` is the share of a memory space's units."""
     rows = [row | {"file": Path(row["file"]).name} for row in counts.lines if row["line"]]
     lines = pd.DataFrame(rows)
     if len(lines):
@@ -244,7 +243,7 @@ def _lines_frame(counts: Counts) -> pd.DataFrame:
 
 
 def _local_memory_notes(launched: Sequence[LaunchedFunction]) -> list[str]:
-    """Return a note for each function that keeps data of its threads in local memory."""
+    """Return a note for each function that stores data of its threads in local memory."""
     notes = []
     for entry in launched:
         function = entry.function
@@ -252,7 +251,7 @@ def _local_memory_notes(launched: Sequence[LaunchedFunction]) -> list[str]:
             notes.append(
                 f"{function.name} keeps {function.stack} bytes per thread in local memory, which "
                 "is DRAM behind the caches. Either the compiler does not know the indices of an "
-                "array (unroll the loop), or registers were too few and "
+                "array (unroll the loop), or there were too few registers and "
                 f"{function.spill_bytes} bytes are spilled"
             )
     return notes
@@ -261,7 +260,7 @@ def _local_memory_notes(launched: Sequence[LaunchedFunction]) -> list[str]:
 def _ceilings(gpu: Gpu) -> tuple[Ceilings, bool]:
     """Return a GPU's bandwidth and rates, and whether they were measured.
 
-    If they were not, they are the datasheet's, which no kernel reaches.
+    If not, they come from the datasheet, and no kernel reaches them.
     """
     here = describe()
     if here is not None and here.driver_name == gpu.driver_name:

@@ -1,4 +1,4 @@
-"""What `convlab.inspect` returns: tables, a figure, an annotated listing."""
+"""The result of `convlab.inspect`: tables, a figure, an annotated listing."""
 
 import math
 from collections import Counter
@@ -19,9 +19,9 @@ from .time_model import Prediction
 
 _COSTS = ["issued", "sectors", "wavefronts"]
 _COST_OF_SPACE = {"global": "sectors", "shared": "wavefronts"}
-# Instructions that compute products, the widest first.
+# Instructions that multiply and add, the widest first.
 _MULTIPLY = ("HGMMA", "HMMA", "FFMA")
-# The least instructions per multiply-add that are shown.
+# Kinds of instructions with fewer instructions per multiply-add are not shown.
 _LEAST_PER_MULTIPLY = 0.005
 _BELOW_MINIMUM = (
     "DRAM traffic is below the theoretical minimum: the end of y stays in the L2 after a launch, "
@@ -48,26 +48,27 @@ _LINE_COLUMNS = {
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Result):
-    """What `inspect` found about one kernel on one problem.
+    """The result of `inspect` for one kernel on one problem.
 
     Attributes
     ----------
-    kernel, problem : what was inspected.
+    kernel, problem : the kernel's name, and the problem.
     gpu : the GPU that occupancy and prediction are for.
-    frame : one row for each quantity: quantity, unit, simulated, predicted, measured, least. NaN
-        where it is not known.
-    static : one row for each ``__global__`` function: function, registers, static_shared,
-        dynamic_shared, spill_bytes, stack, block, blocks_per_sm, occupancy, limited_by.
+    frame : one row for each quantity: quantity, unit, simulated, predicted, measured, least. Unknown
+        values are NaN.
+    static : one row for each ``__global__`` function: function, registers, static_shared and
+        dynamic_shared (bytes of a block), spill_bytes, stack, block, blocks_per_sm, occupancy,
+        limited_by.
     sass : rows of function, where, kind, count, per_ffma. Instructions in the code ("all", "hot
         loop"), and those that warps execute on this problem ("executed", by the model).
-    lines : what the simulator counted by source line, as rows; see `Listing.rows`.
+    lines : rows of the simulator's counts by source line; see `Listing.rows`.
     measured : on a GPU: ms, ncu's totals as "counters", and "functions", a frame. Else None.
     predicted : a `Prediction`, or None.
-    findings : what the simulator reports: errors and warnings.
-    notes : lines: what is missing and what to do about it; what was assumed.
-    source : the kernel's lines.
-    ceilings : the bandwidth and rates that the roofline is drawn from.
-    file : the name of the kernel's own file; a function may be defined in a header instead.
+    findings : the simulator's findings: errors and warnings.
+    notes : lines: what is missing and how to get it; what was assumed.
+    source : the lines of the kernel's file.
+    ceilings : the bandwidth and rates that the roofline uses.
+    file : the name of the kernel's own file; a header may define some of its functions.
     """
 
     kernel: str
@@ -116,12 +117,12 @@ class Inspection(Result):
 
     @property
     def sentence(self) -> str:
-        """What limits the kernel, and on which problem and GPU."""
+        """What limits the kernel on this problem and GPU."""
         return f"{self.kernel} on {self.problem.label}, {self.gpu.name}: {self.verdict}"
 
     @property
     def verdict(self) -> str:
-        """What limits the kernel, in a sentence: the model's verdict, or that there is none."""
+        """What limits the kernel, in a sentence, by the time model."""
         model = self.predicted
         if model is None:
             return "no verdict: see the notes"
@@ -183,18 +184,18 @@ class Inspection(Result):
         return frame.reset_index(drop=True)
 
     def _place(self, file: str, line: int) -> str:
-        """Return a line's number, with its file if it is not the kernel's own."""
+        """Return a line's number, with the file's name if it is not the kernel's own file."""
         return f"{line}" if file == self.file else f"{file}:{line}"
 
     def _text(self, file: str, line: int) -> str:
-        """Return a line's text if it is of the kernel's own file."""
+        """Return a line's text if it is in the kernel's own file."""
         if file != self.file or not 0 < line <= len(self.source):
             return ""
         return self.source[line - 1].strip()
 
     @property
     def tables(self) -> Sequence[Table]:
-        """The quantities of which anything is known, the functions, the lines that cost most."""
+        """The known quantities, the functions, and the lines that cost most."""
         numbers = ["simulated", "predicted", "measured"]
         known = self.frame.dropna(subset=numbers, how="all").dropna(axis=1, how="all")
         static = self.static.copy()
@@ -213,7 +214,7 @@ class Inspection(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        """Why traffic is below the minimum; what warps execute; the prediction; the findings."""
+        """Why traffic is below the theoretical minimum; executed instructions; prediction; findings."""
         lines = []
         moved = self.frame.set_index("quantity").loc["DRAM traffic"]
         if any(moved[["predicted", "measured"]] < moved["least"]):
@@ -226,7 +227,7 @@ class Inspection(Result):
         return lines
 
     def _instruction_mixes(self) -> list[str]:
-        """Return a line for each function's hot loop, and one for what its warps execute."""
+        """Return a line for each function's hot loop, and one for the instructions it executes."""
         looped = {part.name: part.looped for part in self.predicted.parts} if self.predicted else {}
         lines = []
         for (name, where), rows in self.sass.groupby(["function", "where"], sort=False):
@@ -245,7 +246,7 @@ class Inspection(Result):
 
     @styled
     def figure(self) -> Chart:
-        """Draw the roofline and the lines that cost most."""
+        """Return a chart: the roofline, and the lines that cost most."""
         chart = Chart(11, 4.4)
         left, right = chart.subplots(1, 2, width_ratios=(5, 4))
         left.set_title(f"roofline, {self.gpu.name}")
@@ -260,7 +261,7 @@ class Inspection(Result):
         return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
 
     def _points(self) -> list[roofline.Point]:
-        """Return the problem's own intensity, the model's point, and the measured one."""
+        """Return the points of the roofline: the theoretical minimum, predicted and measured."""
         flops = self.problem.flops
         least = 1e6 * self._least("DRAM traffic")
         points = [roofline.Point("each byte once", flops / max(least, 1), 0, "floor")]
@@ -295,12 +296,12 @@ class Inspection(Result):
 
 @dataclass(frozen=True, repr=False)
 class Inspections(Several):
-    """What `inspect` found about one kernel on several problems.
+    """The result of `inspect` for one kernel on several problems.
 
     Attributes
     ----------
-    results : an `Inspection` for each supported problem; also by index, and in a loop.
-    unsupported : a line for each of the other problems: why.
+    results : an `Inspection` for each supported problem; you can also use an index or a loop.
+    unsupported : a line for each unsupported problem, with the reason.
     """
 
     unsupported: tuple[str, ...] = ()
@@ -320,7 +321,21 @@ class Inspections(Several):
 
     @property
     def notes(self) -> Sequence[str]:
-        """The notes that all share, once; those of some, with the problem; unsupported problems."""
+        """The notes that all results share, those of some with the problem, unsupported problems."""
+        return (*self._notes_of_results, *self.unsupported)
+
+    @property
+    def short_notes(self) -> Sequence[str]:
+        """The notes of the results; unsupported problems are only counted."""
+        if not self.unsupported:
+            return self._notes_of_results
+        count = len(self.unsupported)
+        of = count + len(self)
+        text = f"{count} of {of} problems are not supported; --verbose lists them"
+        return (*self._notes_of_results, text)
+
+    @property
+    def _notes_of_results(self) -> Sequence[str]:
         shared = []
         for note in self.results[0].notes:
             if all(note in result.notes for result in self):
@@ -330,4 +345,4 @@ class Inspections(Several):
             for note in result.notes:
                 if note not in shared:
                     own.append(f"{result.problem.label}: {note}")
-        return (*shared, *own, *self.unsupported)
+        return (*shared, *own)

@@ -1,7 +1,7 @@
-"""Match what the simulator counted to the functions that nvcc compiled.
+"""Match the simulator's counts to the functions that nvcc compiled.
 
-The simulator reports launches by the name of a function, and counts by source line. Here each
-launched `Function` gets its launches and its lines.
+The simulator reports launches by a function's name, and counts by source line. This module finds the
+launches and the lines of each launched `Function`.
 """
 
 import functools
@@ -21,7 +21,7 @@ SECTOR_BYTES = 32
 
 @dataclass(frozen=True)
 class LaunchedFunction:
-    """A function, its launches if they are known, and what was counted on its own lines."""
+    """A function, its launches if they are known, and the counts of its own lines."""
 
     function: Function
     launches: Rows = ()
@@ -34,7 +34,7 @@ class LaunchedFunction:
 
     @property
     def blocks(self) -> int:
-        """The blocks of all launches together."""
+        """The number of blocks of all launches together."""
         return sum(math.prod(launch["grid"]) for launch in self.launches)
 
     def occupancy(self, gpu: Gpu) -> Occupancy:
@@ -64,10 +64,10 @@ def launched_functions(
 def find_function(functions: Sequence[Function], name: str, lines: Rows = ()) -> Function | None:
     """Return the function that a launch names, mangled or not; None if there is none.
 
-    A launch through a pointer to a static function may have a name that the linker does not know:
-    then every function is a candidate. Of several candidates, such as the instances of a template
-    whose arguments were deduced, take the one with most of the counted lines. Among equals, take
-    the one with the most multiply-adds.
+    A launch through a pointer to a static function may have a name that the linker does not know.
+    Then every function is a candidate. There may be several candidates, such as instances of a
+    template. The one with the most counted lines is taken, and among equals the one with the most
+    multiply-adds.
     """
     wanted = demangled(name)
     candidates = [f for f in functions if name == f.symbol or wanted == f.name]
@@ -86,7 +86,7 @@ def find_function(functions: Sequence[Function], name: str, lines: Rows = ()) ->
 
 
 def requested_bytes(lines: Rows, kind: str, array: str | None = None) -> float:
-    """Return the bytes of all requested sectors of global memory, of one array or of all."""
+    """Return the bytes of all requested sectors of global memory, for one array or for all."""
     sectors = 0
     for row in lines:
         if row["space"] == "global" and row["kind"] == kind and array in (None, row["array"]):
@@ -95,7 +95,7 @@ def requested_bytes(lines: Rows, kind: str, array: str | None = None) -> float:
 
 
 def _lines_of(function: Function, lines: Rows) -> Rows:
-    """Return the counted lines at, or next to, which the function has loads or stores."""
+    """Return the counted lines on which, or next to which, the function has loads or stores."""
     own_lines = {i.line for i in function.instructions if i.access and i.line}
     rows = []
     for row in lines:

@@ -1,6 +1,6 @@
-"""How many blocks an SM holds at once: the rule of NVIDIA's occupancy calculator.
+"""Compute how many blocks an SM holds at once, as NVIDIA's occupancy calculator does.
 
-The rule is that of the CUDA toolkit's ``cuda_occupancy.h``.
+The rule is the one in the CUDA toolkit's ``cuda_occupancy.h``.
 """
 
 from typing import NamedTuple
@@ -17,9 +17,9 @@ class Occupancy(NamedTuple):
 
     Attributes
     ----------
-    blocks : of one SM.
-    fraction : its warps, over the most warps that an SM can hold.
-    limited_by : the scarcest of warps, blocks, registers and shared memory.
+    blocks : the blocks of one SM.
+    fraction : their warps, divided by the most warps that an SM can hold.
+    limited_by : the resource that allows no more blocks: warps, blocks, registers, shared memory.
     """
 
     blocks: int
@@ -33,24 +33,25 @@ def occupancy(gpu: Gpu, threads: int, registers: int, shared_bytes: int = 0) -> 
     Parameters
     ----------
     gpu : the GPU.
-    threads : per block.
-    registers : per thread.
-    shared_bytes : static and dynamic shared memory of a block.
+    threads : the threads of a block.
+    registers : the registers of a thread.
+    shared_bytes : the shared memory of a block, static and dynamic, in bytes.
 
     Raises
     ------
     ProblemError
-        No such block can exist: it has no threads or over 1024, or over 255 registers a thread.
+        A block has 1 to 1024 threads, and a thread at most 255 registers.
     """
     limits = gpu.limits
     if not 1 <= threads <= limits.threads_per_block:
         raise ProblemError(f"a block has 1 to {limits.threads_per_block} threads, not {threads}")
     if not 0 <= registers <= limits.registers_per_thread:
-        raise ProblemError(f"a thread has at most {limits.registers_per_thread} registers")
+        most = limits.registers_per_thread
+        raise ProblemError(f"a thread has at most {most} registers, not {registers}")
     warps = -(-threads // 32)
     most_blocks = {"warps": limits.warps // warps, "blocks": limits.blocks}
     if registers:
-        # A warp gets registers in whole units. A block must fit as if its warps were spread evenly.
+        # A warp gets registers in whole units. A block must fit with its warps spread evenly.
         per_warp = _round_up(registers * 32, limits.register_unit)
         warps_per_scheduler = limits.registers // SCHEDULERS // per_warp
         fits = _round_up(warps, SCHEDULERS) * per_warp <= limits.registers

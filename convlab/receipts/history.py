@@ -1,4 +1,4 @@
-"""A history: receipts of other days, edits or GPUs, compared with one another."""
+"""Compare receipts of different days, edits or GPUs with one another."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from ..core.show.result import Result, receipts_folder
 from ..core.show.table import Table, short
 from .receipt import COLUMNS, Receipt, read_receipt
 
-# What may explain a change of cost: a column of the costs, and its name in the text.
+# What may explain a change of cost: columns of the costs, and their names in the text.
 _FACTS = {
     "gpu": "GPU",
     "source": "source",
@@ -33,10 +33,10 @@ class History(Result):
     Attributes
     ----------
     receipts : the receipts.
-    left_out : lines: the files of a folder that are no receipts, and why.
+    left_out : lines: the files of a folder that are not receipts, and why.
     frame : the costs of all: when, gpu, problem, mode, kernel, cost, low, high, unit, source, build,
         torch, driver, convlab.
-    changes : lines: how a kernel's cost changed from one receipt to the next, and what else did.
+    changes : lines: how a kernel's cost changed from one receipt to the next, and what else changed.
     """
 
     receipts: tuple[Receipt, ...]
@@ -58,9 +58,9 @@ class History(Result):
 
     @property
     def sentence(self) -> str:
-        """Return how many receipts there are, and of which days."""
+        """How many receipts there are, and of which days."""
         if not self.receipts:
-            return f"no receipts: `save` puts them in {receipts_folder()}, or name files"
+            return f"no receipts in {receipts_folder()}: write one with --save, or name files"
         days = sorted({receipt.made["when"][:10] for receipt in self.receipts})
         kernels = self.frame["kernel"].nunique()
         span = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
@@ -97,12 +97,12 @@ class History(Result):
         return {"receipts": paths, "changes": self.changes}
 
     def figure(self) -> Chart:
-        """Draw each kernel's cost in each receipt."""
+        """Return a chart of each kernel's cost in each receipt."""
         return charts.history_chart(self.frame, self.sentence, self.changes)
 
 
 def load_result(path: str | Path, *more: str | Path) -> Receipt | History:
-    """Return a result that was saved with ``result.save(path)``, or several as a history.
+    """Return a result that ``result.save(path)`` saved; for several files, return a history.
 
     >>> convlab.ab("03", "03@TILE=8", "wide").save("before.json")
     >>> convlab.load_result("before.json", "after.json").plot()
@@ -118,7 +118,7 @@ def load_result(path: str | Path, *more: str | Path) -> Receipt | History:
     Raises
     ------
     ProblemError
-        A file does not exist, cannot be read, is no receipt, or was written by another convlab.
+        A file does not exist, cannot be read, is not a receipt, or has another convlab's format.
     """
     return history([path, *more]) if more else read_receipt(path)
 
@@ -128,13 +128,13 @@ def history(paths: Sequence[str | Path] = ()) -> History:
 
     Parameters
     ----------
-    paths : files, and folders of files; none: the folder where `Result.save` puts receipts. A file
-        of a folder that is no receipt is left out, with a note.
+    paths : files and folders; none: the folder in which `Result.save` writes. In a folder, a file
+        that is not a receipt is left out, with a note.
 
     Raises
     ------
     ProblemError
-        A file that is named cannot be read, or is no receipt.
+        A named file cannot be read, or is not a receipt.
     """
     receipts = []
     left_out = []
@@ -158,7 +158,7 @@ def _changes(costs: pd.DataFrame) -> Iterator[str]:
         place = f"{kernel} on {problem}, {mode}" if mode else f"{kernel} on {problem}"
         records = rows.to_dict("records")
         for old, new in itertools.pairwise(records):
-            # Two sides of one A/B are no change.
+            # The two sides of one A/B are not a change.
             if old["when"] != new["when"] or old["source"] != new["source"]:
                 yield f"{place}: {_change(old, new)}"
 
@@ -170,7 +170,7 @@ def _change(old: dict[str, Any], new: dict[str, Any]) -> str:
         if old[column] != new[column]:
             reasons.append(f"{name} {old[column]} to {new[column]}")
     if not reasons and old["build"] != new["build"]:
-        reasons = ["another build (flags, compiler)"]
+        reasons = ["a different build (flags, compiler)"]
     cost = f"{short(old['cost'])} to {short(new['cost'])} {new['unit']}"
-    factor = f"x{new['cost'] / old['cost']:.4g}" if old["cost"] else "from nothing"
-    return f"{cost}, {factor}; {', '.join(reasons) or 'no change known'}"
+    factor = f"x{new['cost'] / old['cost']:.4g}" if old["cost"] else "from zero"
+    return f"{cost}, {factor}; {', '.join(reasons) or 'same GPU, source and versions'}"

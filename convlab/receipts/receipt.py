@@ -1,7 +1,7 @@
-"""A receipt: a result that was saved, and is read again as it was.
+"""Read a receipt, which is a saved result.
 
-`Result.save` writes it: the result as `to_dict` has it, its text, all samples, and what it was made
-with.
+`Result.save` writes it: the values of `to_dict`, the text, all samples, and the versions and sources
+that the result was made with.
 """
 
 import json
@@ -36,19 +36,19 @@ COLUMNS = [
     "convlab",
 ]
 _VERSIONS = ("torch", "driver", "convlab")
-# What stands for the facts of a result that was made with none.
+# The facts of a result without a date and a machine.
 _UNDATED = {"when": "undated", "gpu": None, "versions": {}}
 
 
 @dataclass(frozen=True, repr=False)
 class Receipt(Result):
-    """A saved result: it reads as it did then, and its plot shows its costs.
+    """A saved result: its text is the saved text, and its plot shows its costs.
 
     Attributes
     ----------
-    path, document : the file, and all that it holds.
+    path, document : the file, and its content.
     kind : the result's class: "AB", "Comparison", ...
-    made : when, on which GPU, with which versions, of which sources and flags.
+    made : the date, the GPU, the versions, the sources and the flags.
     costs : one row for each kernel and mode that was timed (ms) or simulated (MB of traffic): the
         median or the count, with the quartiles of the samples.
     """
@@ -110,7 +110,7 @@ def read_receipt(path: str | Path) -> Receipt:
     Raises
     ------
     ProblemError
-        The file cannot be read, is no receipt, or was written by a convlab of another format.
+        The file cannot be read, is not a receipt, or has the format of another convlab.
     """
     text = arguments.readable(path, "the receipt")
     try:
@@ -118,11 +118,11 @@ def read_receipt(path: str | Path) -> Receipt:
         version = document["convlab_receipt"]
     except (ValueError, LookupError, TypeError):
         raise ProblemError(
-            f"{path} is no receipt: result.save(path) and --save write receipts"
+            f"{path} is not a receipt: write one with result.save(path) or --save"
         ) from None
     if version != RECEIPT:
         raise ProblemError(
-            f"{path} is a receipt of another convlab, of format {arguments.shown(version)}, not "
-            f"{RECEIPT}: read it with that convlab"
+            f"{path} has format {arguments.shown(version)} of another convlab, and this one reads "
+            f"format {RECEIPT}: read it with the convlab that wrote it"
         )
     return Receipt(Path(path), document)

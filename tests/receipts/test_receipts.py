@@ -110,14 +110,19 @@ def test_history_lays_edits_days_and_gpus_beside_one_another(own_folder):
 def test_same_samples_change_nothing_but_their_day(own_folder):
     one = on_gpu().save(own_folder / "1.json")
     two = on_gpu(when="2026-11-22T10:00:00+00:00").save(own_folder / "2.json")
-    assert all("x1; no change known" in line for line in load_result(one, two).changes)
+    assert all(
+        "x1; same GPU, source and versions" in line for line in load_result(one, two).changes
+    )
 
 
 NO_RECEIPTS = {
     "empty": (b"", "no receipt"),
     "a list": (b"[]", "no receipt"),
     "other JSON": (b"{}", "no receipt"),
-    "another version's": (b'{"convlab_receipt": 99}', "another convlab, of format 99, not 2"),
+    "another version's": (
+        b'{"convlab_receipt": 99}',
+        "format 99 of another convlab, and this one reads format 2",
+    ),
     "cut": (b'{"convlab_receipt": 2, "kind": "AB', "no receipt"),
     "bytes": (b"\xff", "UTF-8"),
 }
@@ -163,7 +168,7 @@ def test_what_is_wrong_with_a_path_is_told(own_folder, monkeypatch, path, told):
 
 def test_a_receipt_is_not_lost_unsaid(own_folder, monkeypatch, capfd):
     monkeypatch.setattr("convlab.core.machine.toolchain.lasting", lambda: False)
-    with pytest.warns(UserWarning, match="goes when Python ends.*CONVLAB_CACHE"):
+    with pytest.warns(UserWarning, match="is deleted when Python ends.*CONVLAB_CACHE"):
         on_gpu().save()
     assert main(["ab", "01", "03", "--problem", SPEC, "--save"]) == 2  # before the work
     assert "CONVLAB_CACHE" in capfd.readouterr().err
@@ -173,7 +178,7 @@ def test_a_receipt_is_not_lost_unsaid(own_folder, monkeypatch, capfd):
 
 
 def test_commands(own_folder, capfd):
-    assert history().sentence.startswith("no receipts: ") and history().plot()
+    assert history().sentence.startswith("no receipts in ") and history().plot()
     words = ["--engine", "sim", "--problem", SPEC]
     assert main(["ab", "01", "03", *words, "--save"]) == 0
     assert "receipt: " in capfd.readouterr().out

@@ -1,10 +1,10 @@
 """Time launches on a GPU: CUDA events, an L2 flush, CUDA graphs, turns in rounds.
 
-The method is that of nvbench and of gpu-mode's evaluator. A *turn* times one runnable a little and
-returns samples, in seconds a launch; `rounds` lets several take turns, in random order.
+nvbench and gpu-mode's evaluator use the same method. A *turn* times one runnable for a short time and
+returns samples, in seconds per launch. In `rounds` several runnables take turns, in random order.
 
-An event is a time stamp that the GPU takes when it reaches it in the stream. Around one launch of a
-few microseconds the two stamps also include the launch itself, which is no part of the kernel. So
+An event is a time stamp that the GPU takes when it reaches the event in the stream. Two events around
+a launch of a few microseconds also include the launch overhead, which is not part of the kernel. So
 many short launches are put in one CUDA graph, and the graph is timed.
 """
 
@@ -24,13 +24,13 @@ from .observer import Caught, Observer, observe
 
 Turn = Callable[[], list[float]]
 
-# At least so many bytes are written between samples.
+# The least bytes that are written between samples.
 _FLUSH_BYTES = 64 << 20
 # The most samples of a turn.
 _MOST_SAMPLES = 20
 # A launch that takes so long needs no further warm-up.
 _LONG_SECONDS = 0.1
-# Another kernel's turn slows the next launch of a kernel that is shorter than this: drop that one.
+# After another kernel's turn the first launch of a kernel shorter than this is slower: it is dropped.
 _SETTLING_SECONDS = 0.01
 
 
@@ -54,7 +54,7 @@ def flush_buffer(device: torch.device) -> torch.Tensor:
 
 
 def timed(work: Callable[[], object]) -> Callable[[], float]:
-    """Put work on the GPU between two events; return a function that gives its seconds later."""
+    """Put work on the GPU between two events; return a function that later returns its seconds."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     start.record()
@@ -64,7 +64,7 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def nothing(row: int = 0) -> None:
-    """Do nothing before or after what is timed."""
+    """Do nothing before or after the timed work."""
 
 
 def sampled(
@@ -91,9 +91,9 @@ def sampled(
 
 @dataclass
 class Single:
-    """Turns of one runnable: its launches are timed one by one, and the L2 is flushed before each.
+    """Time the launches of one runnable one by one, with a flush of the L2 before each.
 
-    The first turn warms up: it runs until launches no longer get faster. A turn gives up to twenty
+    The first turn warms up: it runs until launches no longer get faster. A turn returns up to twenty
     samples.
 
     Attributes
@@ -102,12 +102,12 @@ class Single:
     flush : the buffer that is overwritten before each launch.
     turn_seconds, warm_up_seconds : the time of a turn, and the most time of the warm-up.
     clock : reads the SM clock after each turn.
-    kept : the launch of all turns. Without it each turn prepares one, so that the memory of one
-        output is enough for all kernels.
-    trusted : whether the outputs are not judged.
+    kept : the launch of all turns. Without it each turn prepares one, so that all kernels together
+        need the memory of one output only.
+    trusted : if true, the outputs are not checked.
     best : the shortest sample of the warm-up, in seconds; 0 before it.
     spent : the seconds that all turns took.
-    observer : looks at the launch that is kept.
+    observer : the observer of the launch that is kept.
     """
 
     kernel: Runnable
@@ -173,10 +173,10 @@ class Single:
 
 @dataclass
 class Batch:
-    """Turns of one sample: the seconds of a launch, where many launches are timed together."""
+    """Time many launches together; a turn returns one sample, in seconds per launch."""
 
     kernel: Runnable
-    # What a CUDA graph replays; this keeps alive the tensors that the graph works on.
+    # The work that a CUDA graph replays. This list keeps the graph's tensors alive.
     work: Sequence[Callable[[], object]]
     launches: int
     clock: Clock
@@ -191,7 +191,7 @@ class Batch:
         return [seconds / self.launches]
 
     def run(self) -> None:
-        """Launch all of the work: by its graph, or from the host."""
+        """Launch all of the work, with its graph or from the host."""
         if self.graph is not None:
             self.graph.replay()
         else:
@@ -217,12 +217,12 @@ def batch(
     fresh: Callable[[int], object] = nothing,
     judge: Callable[[], object] = nothing,
 ) -> Turn:
-    """Return turns that time all of `work` at once; a sample is its seconds over `launches`.
+    """Return turns that time all of `work` at once; a sample is its seconds divided by `launches`.
 
-    The work runs in a CUDA graph, for which all of it must have run before, or from the host. Each
-    turn runs it once untimed, to fill the caches. `fresh` is called before each of the two runs,
-    `judge` after them. Raises RuntimeError where no graph can be captured, and Caught where the
-    work goes to a stream of its own.
+    The work runs in a CUDA graph, before which it must have run once, or from the host. Each turn
+    runs it once untimed, to fill the caches. `fresh` is called before each of the two runs, `judge`
+    after them. Raises RuntimeError if no graph can be captured, and Caught if the work uses another
+    stream.
     """
     turn = Batch(kernel, work, launches, clock, fresh, judge)
     if not graph:
@@ -235,14 +235,14 @@ def batch(
         _end_capture()
         if "unjoined" not in str(error):
             raise
-        text = "it works on another stream, and the stream that it is given does not wait for that"
+        text = "it works on another stream, and the stream that it is given does not wait for it"
         raise Caught(kernel, text) from error
     turn.graph = captured
     return turn
 
 
 def _end_capture() -> None:
-    """Make torch's random number generator usable again, which a failed capture leaves waiting."""
+    """Make torch's random number generator usable again after a failed capture."""
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.zeros(1, device="cuda")
 
@@ -252,7 +252,7 @@ def lone_seconds(
 ) -> float:
     """Return the median time between events around a launch on an idle GPU, in seconds.
 
-    It includes the launch itself.
+    The time includes the launch overhead.
     """
     samples: list[float] = []
 
