@@ -192,7 +192,10 @@ def test_find_by_name_prefix_and_path(kernels, monkeypatch):
     "name, message",
     [
         ("01_dirct", "no kernel is named '01_dirct'; did you mean 01_direct"),
-        ("zzz", "there are 01_direct, 02_im2col_gemm, 02_im2col_own, cudnn:fp32, .* and [0-9]+ more"),
+        (
+            "zzz",
+            "there are 01_direct, 02_im2col_gemm, 02_im2col_own, cudnn:fp32, .* and [0-9]+ more",
+        ),
         (None, "kernel must be a name or a path, not None"),
         (b"01_direct", "kernel must be a name or a path"),
         ("x" * 5000, "no kernel is named"),
