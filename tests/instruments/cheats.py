@@ -254,7 +254,7 @@ def own_methods():
     return dressed
 
 
-@planted("D", "view with work left")
+@planted("D", "view with a pending negation")
 def negated():
     """Returns a view that is to be negated when it is read."""
     return lambda *given: torch._neg_view(_convolve(*given).neg_())

@@ -271,7 +271,7 @@ def test_launch_error_is_classified_by_cudas_words():
     assert (
         cuda_faults.classify(LaunchError("k failed: invalid argument"))[0] == "launch configuration"
     )
-    lost = "k failed: CUDA error: misaligned address (the GPU is lost to this process)"
+    lost = "k failed: CUDA error: misaligned address (this process can no longer use the GPU)"
     assert cuda_faults.classify(LaunchError(lost))[1] == "k failed: CUDA error: misaligned address"
     assert cuda_faults.classify(LaunchError("k failed: more outputs than a grid has")) is None
     assert cuda_faults.classify(LaunchError("misaligned address", kind="trap")) is None

@@ -168,7 +168,7 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     x = normal(1, 1, 200, 200)
     w = normal(1, 1, 190, 190)
     with pytest.raises(
-        UnsupportedError, match="03_smem_tile cannot do .*supports:` .*<= smem.*here"
+        UnsupportedError, match="03_smem_tile does not support .*supports:` .*<= smem.*here"
     ) as error:
         tile(x, w)
     assert re.search(r"; use 01_direct, .*02_im2col_gemm", str(error.value))
@@ -181,7 +181,7 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     path.write_text(text.replace("supports: everything", "supports: groups == 1, R == S"))
     picky = load(path, engine="sim")
     with pytest.raises(
-        UnsupportedError, match=r"square_only cannot do .*R == S \(here R = 3, S = 2\)"
+        UnsupportedError, match=r"square_only does not support .*R == S \(here R = 3, S = 2\)"
     ):
         picky(X, W[..., :2])
     with pytest.raises(UnsupportedError, match=r"groups == 1 \(here groups = 2\); use 01_direct"):
