@@ -1,8 +1,8 @@
 """The cost of one run of a kernel: a measured time, or counted memory traffic.
 
-This is a seam of the core: `compare`, `ab` and `sweep` rank kernels by their costs, and work for any
-kind. The core's kinds are the time on a GPU and the simulated traffic. A room can add another, such
-as a predicted time.
+This is a seam of the core: `compare`, `ab` and `sweep` rank kernels by their costs, and work for
+any kind. The core's kinds are the time on a GPU and the simulated traffic. A room can add another,
+such as a predicted time.
 """
 
 import math

@@ -18,8 +18,8 @@ class Finding:
     file, line : the place in the source; None if unknown.
     block, thread : the first thread that made the mistake; None outside of a kernel.
     count : the number of threads that made it.
-    other_file, other_line, other_block, other_thread : the second thread of a race or of a divergent
-        barrier, or the issuer of a copy that nothing waited for.
+    other_file, other_line, other_block, other_thread : the second thread of a race or of a
+        divergent barrier, or the issuer of a copy that nothing waited for.
     array, index : the array that was accessed, or is incorrect, and the index. An array without
         dimensions, or an index outside of them, gets a single number: of elements, or of bytes in
         dynamic shared memory.

@@ -6,10 +6,10 @@ A room is a folder of this package with a file ``room.toml``, which lists what i
     [name]                                   # a public name: convlab.sweep
     sweep = "convlab.tuning.sweep:sweep"
 
-The core imports no room. It gets a room's objects from here, by kind and name. An object is imported
-at its first use. A deleted folder provides nothing: the caller then continues without it, or raises
-an error that names the missing room. ``convlab/README.md`` lists the kinds, and what the core
-expects of each.
+The core imports no room. It gets a room's objects from here, by kind and name. An object is
+imported at its first use. A deleted folder provides nothing: the caller then continues without it,
+or raises an error that names the missing room. ``convlab/README.md`` lists the kinds, and what the
+core expects of each.
 """
 
 import functools

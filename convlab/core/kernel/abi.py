@@ -74,7 +74,7 @@ class EntryPoints:
         return function(self._problem) if function else 0
 
     def prepare(self, w: Address, plan: Address, stream: Address = None) -> str | None:
-        """Write the prepared filter to `plan`, which replaces w in conv2d; return an error or None."""
+        """Write the prepared filter to `plan`, which replaces w; return an error text or None."""
         return self._call("conv2d_prepare", w, plan, stream)
 
     def conv2d(

@@ -38,8 +38,8 @@ _TOKEN = re.compile(rf"\s+|[0-9]+\b|==|!=|[<>]=?|//|[-+%(),]|(?<!\*)\*(?!\*)|\b(
 class Header:
     """The header comment of a kernel file: what the kernel does, and what it supports.
 
-    `kernel.header` returns it, and `parse_header` reads it from text. Each attribute is a key of the
-    comment, ``// key: value``. Every key is optional.
+    `kernel.header` returns it, and `parse_header` reads it from text. Each attribute is a key of
+    the comment, ``// key: value``. Every key is optional.
 
     Attributes
     ----------
@@ -236,8 +236,8 @@ def _check_key(key: str, entries: Mapping[str, tuple[int, list[str]]], place: st
         )
     if key in entries:
         raise CatalogError(
-            f"{place}: {key} is given twice, first on line {entries[key][0]}; remove one, or indent "
-            "a continuation line by two spaces or more"
+            f"{place}: {key} is given twice, first on line {entries[key][0]}; remove one, or "
+            "indent a continuation line by two spaces or more"
         )
 
 

@@ -42,7 +42,7 @@ class Cuda:
 
     @property
     def target(self) -> tuple[int, int]:
-        """The current GPU's compute capability (90 for 9.0), and a block's shared memory in bytes."""
+        """The current GPU's compute capability (90 for 9.0), and a block's shared bytes."""
         device = torch.cuda.get_device_properties(self.device)
         return 10 * device.major + device.minor, device.shared_memory_per_block_optin
 
@@ -133,8 +133,8 @@ class CudaLaunch(Launch):
             free = torch.cuda.mem_get_info(device)[0]
             raise LaunchError(
                 f"not enough GPU memory: y needs {size / 2**30:.2f} GiB and {self.runnable.name}'s "
-                f"workspace {(need + plan) / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free; lower "
-                "load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
+                f"workspace {(need + plan) / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free; "
+                "lower load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
                 kind="out of memory",
             ) from error
 

@@ -59,8 +59,8 @@ _before: list[list[str]] = []
 def full_precision() -> Iterator[None]:
     """Make torch compute float32 products and convolutions in plain fp32 inside the block.
 
-    Several threads may use it at the same time. The last one to leave restores the settings that the
-    first one changed.
+    Several threads may use it at the same time. The last one to leave restores the settings that
+    the first one changed.
     """
     # Do not use the older `allow_tf32`: after these settings were used, torch raises an error if
     # `torch.backends.cudnn.flags` reads or sets it.
@@ -137,7 +137,7 @@ def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
             raise ProblemError(f"{name} has shape {shape}, but {problem.label} needs {want}")
         if tensor is not None and tensor.device != x.device:
             raise ProblemError(
-                f"{name} is on {tensor.device} and x is on {x.device}; move one of them"
+                f"{name} is on {tensor.device} and x on {x.device}; move one of them"
             )
 
 

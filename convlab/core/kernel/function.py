@@ -20,8 +20,8 @@ from .runnable import Allocate, Inputs, Launch, Runnable, empty
 class Function(Runnable):
     """A runnable for a Python function ``f(x, w, bias, stride, padding, dilation, groups)``.
 
-    It runs without gradients. For a problem with a ReLU the function needs a parameter ``relu``, and
-    gets ``relu=True``. Its allocations and conversions count as part of its time.
+    It runs without gradients. For a problem with a ReLU the function needs a parameter ``relu``,
+    and gets ``relu=True``. Its allocations and conversions count as part of its time.
     """
 
     function: Callable[..., Tensor]
@@ -74,7 +74,7 @@ class Function(Runnable):
         bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:
-        """Return the launch that calls the function, which allocates y itself, not by `allocate`."""
+        """Return the launch of the function, which allocates y itself and ignores `allocate`."""
         self.accept(problem)
         return FunctionLaunch(self, problem, (x, w, bias))
 
@@ -124,7 +124,7 @@ class FunctionLaunch(Launch):
             ) from error
 
     def _require(self, y: object) -> None:
-        """Raise LaunchError unless y is a plain tensor with the problem's shape, dtype and device."""
+        """Raise LaunchError unless y is a plain tensor of the correct shape, dtype and device."""
         name = self.runnable.name
         # A subclass of Tensor could compute its numbers later, when they are read.
         if type(y) is not Tensor:

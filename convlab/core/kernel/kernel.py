@@ -1,8 +1,8 @@
 """Load or compile a kernel, and call it like ``torch.nn.functional.conv2d``.
 
-`load` and `compile` return a `Kernel`. A call validates the tensors, makes them contiguous, allocates
-y through torch, launches on torch's current stream, and raises an error if the launch fails. If you
-edit the file or a header that it includes, the next call compiles the kernel again.
+`load` and `compile` return a `Kernel`. A call validates the tensors, makes them contiguous,
+allocates y through torch, launches on torch's current stream, and raises an error if the launch
+fails. If you edit the file or a header that it includes, the next call compiles the kernel again.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Kernel(CallableRunnable):
 
     @property
     def mixes(self) -> str | None:
-        """The tile of outputs that share sums ("2x2" or "image"), or None, according to the header."""
+        """The tile of outputs that share sums ("2x2" or "image") in the header, or None."""
         return self.header.mixes
 
     @property
@@ -395,7 +395,7 @@ def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:
     name : str
         The kernel's name, for messages and tables.
     **options
-        The keyword arguments of `load`: engine, defines, workspace_limit, time_limit, isolate, trace.
+        The other arguments of `load`: engine, defines, workspace_limit, time_limit, isolate, trace.
 
     Returns
     -------
@@ -421,7 +421,7 @@ def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:
 
 
 def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
-    """Return the runnable for an argument: a runnable, a kernel's name or path, a baseline's name."""
+    """Return the runnable for a runnable, a kernel's name or path, or a baseline's name."""
     if isinstance(thing, Runnable):
         return thing
     if not isinstance(thing, (str, Path)):

@@ -1,7 +1,7 @@
 """Runnables: all that can compute a problem. A kernel file, a library's convolution, a function.
 
-The code that checks, times or explains uses only `Runnable` and the `Launch` that it prepares. Every
-attribute has a default here, so that this code needs no test for the type of a runnable.
+The code that checks, times or explains uses only `Runnable` and the `Launch` that it prepares.
+Every attribute has a default here, so that this code needs no test for the type of a runnable.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Launch:
 
     # x, w and bias (or None), in the runnable's format.
     inputs: Inputs
-    # The output (N, K, P, Q). A kernel's y is allocated once, and not written before the first call.
-    # A library's y is a new tensor after each call, and None during the call.
+    # The output (N, K, P, Q). A kernel's y is allocated once, and not written before the first
+    # call. A library's y is a new tensor after each call, and None during the call.
     y: Tensor | None
     # The workspace, as a tensor of bytes.
     workspace: Tensor | None = None
@@ -48,8 +48,8 @@ class Launch:
     # The simulator's counters for the last call, and its findings (`Finding`).
     counters: dict[str, float] | None = None
     findings: Sequence[Any] = ()
-    # For a simulated call: kernel, grid and block of each launch; memory traffic by line; for a small
-    # y, the line that stored each element last.
+    # For a simulated call: kernel, grid and block of each launch; memory traffic by line; for a
+    # small y, the line that stored each element last.
     launches: Sequence[Mapping[str, Any]] = ()
     lines: Sequence[Mapping[str, Any]] = ()
     stored: Sequence[tuple[int, str, int]] = ()

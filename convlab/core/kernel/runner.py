@@ -76,5 +76,5 @@ IN_PROCESS = InProcess()
 
 
 def runner() -> Runner:
-    """Return the runner for untrusted kernels: the worker process of ``isolate``, or this process."""
+    """Return the runner for untrusted kernels: that of ``isolate``, or this process."""
     return rooms.provided("runner", "worker") or IN_PROCESS

@@ -18,8 +18,8 @@ def fit(
 ) -> tuple[Problem, str | None]:
     """Return a problem that the runnables' engine and memory can handle, and a note or None.
 
-    The note says how the problem was shrunk, and why. With `scale` None the problem is never shrunk;
-    then LaunchError is raised if memory cannot hold it.
+    The note says how the problem was shrunk, and why. With `scale` None the problem is never
+    shrunk; then LaunchError is raised if memory cannot hold it.
     """
     runnables = list(runnables)
     device = runnables[0].device

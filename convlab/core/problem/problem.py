@@ -1,7 +1,7 @@
 """A convolution problem: its dimensions, its cost, and smaller problems like it.
 
-The names of the dimensions are those of cuDNN and CUTLASS: the input x is (N, C, H, W), the filter w
-is (K, C/groups, R, S), the output y is (N, K, P, Q). Stride, padding and dilation are pairs
+The names of the dimensions are those of cuDNN and CUTLASS: the input x is (N, C, H, W), the filter
+w is (K, C/groups, R, S), the output y is (N, K, P, Q). Stride, padding and dilation are pairs
 (height, width).
 """
 
@@ -132,7 +132,7 @@ class Problem:
         relu: bool = False,
         name: str = "",
     ) -> Problem:
-        """Return the problem that `torch.nn.functional.conv2d` computes for tensors of these shapes.
+        """Return the problem of `torch.nn.functional.conv2d` for tensors of these shapes.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class Problem:
         return self._outputs(1)
 
     def _extents(self, i: int) -> tuple[int, int]:
-        """Return the sizes of the padded input and the dilated filter, in height (i = 0) or width."""
+        """Return the sizes of the padded input and the dilated filter; i = 0 is the height."""
         size = (self.H, self.W)[i]
         filter_size = (self.R, self.S)[i]
         return size + 2 * self.padding[i], self.dilation[i] * (filter_size - 1) + 1
@@ -241,7 +241,7 @@ class Problem:
 
     @property
     def min_bytes(self) -> int:
-        """Theoretical minimum of the memory traffic in bytes, in float32: x, w, bias and y once each.
+        """Theoretical minimum of the traffic in bytes, in float32: x, w, bias and y once each.
 
         `Format.min_bytes` computes it for other formats.
         """
@@ -260,7 +260,7 @@ class Problem:
 
     @property
     def epilogue(self) -> tuple[str, ...]:
-        """The steps after the sum of products, in order: of "bias" and "relu", those that it has."""
+        """The steps after the sum of products, in order: any of "bias" and "relu"."""
         return tuple(word for word in EPILOGUE if getattr(self, word))
 
     def variables(self) -> dict[str, int]:
@@ -344,7 +344,7 @@ def _stages(problem: Problem) -> list[tuple[range, Callable[[int], Problem]]]:
     one = {"C": 1, "K": 1, "groups": 1}
 
     def image(least: tuple[int, int], step: int, images: int, **channels: int) -> Problem:
-        """Return the problem with both sides grown in proportion: `longest` steps give all of it."""
+        """Return the problem with both sides grown in proportion, in `longest` steps."""
         room_h = problem.H - least[0]
         room_w = problem.W - least[1]
         steps = max(room_h, room_w, 1)
@@ -354,7 +354,7 @@ def _stages(problem: Problem) -> list[tuple[range, Callable[[int], Problem]]]:
         return replace(problem, N=images, H=H, W=W, **channels)
 
     def channels(step: int) -> Problem:
-        """Return the problem with C and K grown in proportion: `deepest` steps give all of them."""
+        """Return the problem with C and K grown in proportion, in `deepest` steps."""
         C, K = (
             problem.groups * max(1, full // problem.groups * step // deepest)
             for full in (problem.C, problem.K)
