@@ -82,7 +82,7 @@ def planted(sources: str, seen: str, **options: Any) -> Callable[[Callable], Cal
     return enter
 
 
-STALE = r"outputs of a timed launch are wrong for its data"
+STALE = r"outputs of a timed launch are incorrect for its data"
 TOOLS = r"replaced .*, which convlab measures with"
 
 
@@ -106,7 +106,7 @@ def by_address():
 
 @planted("G", STALE)
 def by_identity():
-    """Remembers y by the Python object that x is."""
+    """Remembers y by the identity of the Python object x."""
     return remembering(lambda x, w: id(x))
 
 
@@ -130,7 +130,7 @@ def by_the_mean():
 
 @planted("G", STALE)
 def filter_by_address():
-    """Remembers the filter, laid out, by its address."""
+    """Remembers the prepared filter by its address."""
     known: dict[int, Tensor] = {}
 
     def remembers(x, w, *rest):
@@ -141,7 +141,7 @@ def filter_by_address():
 
 @planted("K R", STALE)
 def counts_calls():
-    """Works in the first calls, and then returns what it has."""
+    """Works in the first calls, then returns the old result."""
     done: list[Tensor] = []
 
     def counts(*given):
@@ -154,7 +154,7 @@ def counts_calls():
 
 @planted("G", STALE)
 def every_other_call():
-    """Works in every other call."""
+    """Works in every second call."""
     done: list[Tensor] = []
 
     def skips(*given):
@@ -166,7 +166,7 @@ def every_other_call():
 
 @planted("G", STALE)
 def one_behind():
-    """Returns the result of the call before."""
+    """Returns the result of the previous call."""
     last: list[Tensor] = []
 
     def late(*given):
@@ -178,7 +178,7 @@ def one_behind():
 
 @planted("K R", STALE)
 def first_image_only():
-    """Computes the first image once it has been checked, and returns the rest as it was."""
+    """After the check computes only the first image, and returns the others unchanged."""
     done: list[Tensor] = []
 
     def part(x, *rest):
@@ -192,7 +192,7 @@ def first_image_only():
 
 @planted("K D", f"{STALE}|INCORRECT")
 def on_a_thread():
-    """Leaves the work to a thread, and returns at once."""
+    """Leaves the work to a thread and returns at once."""
 
     def returns_at_once(x, w, bias, *rest):
         y = x.new_zeros(PROBLEM.y_shape)
@@ -209,7 +209,7 @@ def on_a_thread():
 
 @planted("K D", "returned a Lazy, not a plain torch.Tensor")
 def lazily():
-    """Returns a tensor of a subclass, which computes when it is compared."""
+    """Returns a tensor subclass that computes when it is compared."""
 
     class Lazy(Tensor):
         @classmethod
@@ -227,7 +227,7 @@ def lazily():
 
 @planted("K D", "returned a FakeTensor, not a plain torch.Tensor")
 def fake():
-    """Returns a fake tensor, of a shape and nothing else."""
+    """Returns a fake tensor, which has a shape but no data."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     def pretends(x, *rest):
@@ -256,7 +256,7 @@ def own_methods():
 
 @planted("D", "view with a pending negation")
 def negated():
-    """Returns a view that is to be negated when it is read."""
+    """Returns a view that is negated only when it is read."""
     return lambda *given: torch._neg_view(_convolve(*given).neg_())
 
 
@@ -280,7 +280,7 @@ def returns_x():
 
 @planted("R", "wrote to its input")
 def zeros_x():
-    """Zeroes x, so that zero is right."""
+    """Sets x to zero, so that zero is correct."""
 
     def zeroes(x, *rest):
         x.zero_()
@@ -291,7 +291,7 @@ def zeros_x():
 
 @planted("K R", STALE)
 def known_data():
-    """Knows the checker's seed and data, and has the answer to that alone."""
+    """Recognises the checker's data, and returns a stored answer."""
 
     def looks_up(x, *rest):
         if not _is_checked(x):
@@ -303,7 +303,7 @@ def known_data():
 
 @planted("R", STALE)
 def tuned_on_known_data():
-    """Leaves a channel out of one filter wherever the data is not the checker's."""
+    """Skips a channel of one filter if the data is not the checker's."""
 
     def picks(x, w, *rest):
         some = w.clone()
@@ -331,13 +331,13 @@ def holding(found: Callable[[], Iterator[Tensor]]) -> Callable:
 
 @planted("G M", STALE)
 def through_the_collector():
-    """Looks for the truth among all objects of the process."""
+    """Searches all objects of the process for the reference."""
     return holding(lambda: (each for each in gc.get_objects() if type(each) is Tensor))
 
 
 @planted("M", STALE)
 def through_the_frames():
-    """Looks for the truth in the frames of those who called it."""
+    """Searches the frames of its callers for the reference."""
 
     def above() -> Iterator[Tensor]:
         frame = sys._getframe()
@@ -382,7 +382,7 @@ plant_replacements()
 
 @planted("K D", "wrong")
 def in_half():
-    """Works in half precision, and says fp32."""
+    """Computes in half precision, but declares fp32."""
 
     def halves(x, w, bias, *rest):
         return _convolve(x.half(), w.half(), None, *rest).float()
@@ -400,7 +400,7 @@ def in_tf32(x, w, *rest):
 
 @planted("K D", "wrong")
 def in_tf32_as_fp32():
-    """Works in TF32, and says fp32."""
+    """Computes in TF32, but declares fp32."""
 
     def rounds(*given):
         return in_tf32(*given)
@@ -411,7 +411,7 @@ def in_tf32_as_fp32():
 
 @planted("D", STALE)
 def tf32_once_checked():
-    """Works in TF32 once it has been checked in fp32."""
+    """Computes in fp32 during the check, and in TF32 afterwards."""
     calls: list[int] = []
 
     def cools(*given):
@@ -429,11 +429,11 @@ def a_library():
 
 @planted("K", "calls a library: torch's own .*mm", wrong=False)
 def a_library_in_parts():
-    """Unfolds, and calls torch's matrix product."""
+    """Unfolds x and calls torch's matrix product."""
     return lambda *given: honest(*given)
 
 
-@planted("K", "left torch's settings changed.*cuBLAS")
+@planted("K", "changed settings of torch.*cuBLAS")
 def changes_settings():
     """Turns TF32 on for the whole process."""
 
@@ -446,7 +446,7 @@ def changes_settings():
 
 @planted("G", STALE, gpu=True)
 def skips_in_a_graph():
-    """Returns what it has while a CUDA graph is captured."""
+    """Returns an old result while a CUDA graph is captured."""
     done: list[Tensor] = []
 
     def skips(*given):
@@ -472,13 +472,13 @@ def aside(waits: bool) -> Callable:
 
 @planted("K D", f"{STALE}|on another stream|INCORRECT", gpu=True)
 def on_another_stream():
-    """Works on another stream, and waits for nothing."""
+    """Works on another stream without any synchronization."""
     return aside(False)
 
 
 @planted("K D", f"{STALE}|on another stream|INCORRECT", gpu=True)
 def ends_on_another_stream():
-    """Works on another stream, for which nobody waits."""
+    """Works on another stream that nothing synchronizes with."""
     return aside(True)
 
 
@@ -498,7 +498,7 @@ def kernel(before: str, condition: str, otherwise: str = "") -> Any:
 
 @planted("K G", STALE, gpu=True)
 def kernel_counts():
-    """A kernel file that launches in its first calls only."""
+    """A kernel file that launches only in its first calls."""
     return kernel("static int calls = 0;", "calls++ < 4")
 
 
