@@ -57,28 +57,28 @@ namespace sim {
 struct Exchange {  // what a lane brings to a warp operation, and takes away
     uint64_t value, result;
     int source;
-    unsigned came;  // the lanes that took part
+    unsigned participants;  // the lanes that took part
 };
 template <typename F>  // in a warp operation, for each lane that came: use(lane, its exchange)
-void each_lane(void** arguments, unsigned came, F use) {
+void each_lane(void** arguments, unsigned participants, F use) {
     for (int lane = 0; lane < 32; ++lane)
-        if (came >> lane & 1) use(lane, *static_cast<Exchange*>(arguments[lane]));
+        if (participants >> lane & 1) use(lane, *static_cast<Exchange*>(arguments[lane]));
 }
-inline void shuffle_step(void** arguments, unsigned came) {
-    each_lane(arguments, came, [=](int, Exchange& e) {
-        bool there = came >> e.source & 1;
+inline void shuffle_step(void** arguments, unsigned participants) {
+    each_lane(arguments, participants, [=](int, Exchange& e) {
+        bool there = participants >> e.source & 1;
         e.result = there ? static_cast<Exchange*>(arguments[e.source])->value : e.value;
-        e.came = came;
+        e.participants = participants;
     });
 }
-inline void ballot_step(void** arguments, unsigned came) {
+inline void ballot_step(void** arguments, unsigned participants) {
     uint64_t votes = 0;
-    each_lane(arguments, came, [&](int lane, Exchange& e) { votes |= uint64_t(e.value) << lane; });
-    each_lane(arguments, came, [=](int, Exchange& e) { e.result = votes; });
+    each_lane(arguments, participants, [&](int lane, Exchange& e) { votes |= uint64_t(e.value) << lane; });
+    each_lane(arguments, participants, [=](int, Exchange& e) { e.result = votes; });
 }
-inline void match_step(void** arguments, unsigned came) {
-    each_lane(arguments, came, [=](int, Exchange& e) {
-        each_lane(arguments, came, [&](int lane, Exchange& other) {
+inline void match_step(void** arguments, unsigned participants) {
+    each_lane(arguments, participants, [=](int, Exchange& e) {
+        each_lane(arguments, participants, [&](int lane, Exchange& other) {
             e.result |= uint64_t(other.value == e.value) << lane;
         });
     });
@@ -90,18 +90,18 @@ struct Fold {  // what a lane brings to a reduction or a scan, and takes away
     T total, through, before;  // of all lanes, up to this one, up to the one before
 };
 template <typename T, typename F>
-void fold_step(void** arguments, unsigned came) {
+void fold_step(void** arguments, unsigned participants) {
     auto mine = [=](int lane) { return static_cast<Fold<T, F>*>(arguments[lane]); };
     Fold<T, F>* last = nullptr;
     for (int lane = 0; lane < 32; ++lane) {
-        if (!(came >> lane & 1)) continue;
+        if (!(participants >> lane & 1)) continue;
         mine(lane)->before = last ? last->through : T{};
         mine(lane)->through = last ? T((*last->combine)(last->through, mine(lane)->value))
                                    : mine(lane)->value;
         last = mine(lane);
     }
     for (int lane = 0; lane < 32; ++lane)
-        if (came >> lane & 1) mine(lane)->total = last->through;
+        if (participants >> lane & 1) mine(lane)->total = last->through;
 }
 template <typename T, typename F>
 __forceinline__ Fold<T, F> fold(unsigned mask, T value, const F& combine) {
@@ -114,7 +114,7 @@ __forceinline__ T shuffle(unsigned mask, T value, int source) {
     static_assert(sizeof(T) <= 8, "a shuffle moves 4 or 8 bytes");
     Exchange e{bits<uint64_t>(value), 0, source & 31, 0};
     sim_collective(mask, shuffle_step, &e);
-    if (!(e.came >> e.source & 1) && sim_stray_shuffle(e.source, e.came)) e.result = ~uint64_t(0);
+    if (!(e.participants >> e.source & 1) && sim_stray_shuffle(e.source, e.participants)) e.result = ~uint64_t(0);
     return unbits<T>(e.result);
 }
 __forceinline__ unsigned ballot(unsigned mask, bool predicate) {

@@ -61,7 +61,7 @@ int sim_barrier(int predicate, int* how_many_true);            // how many threa
 // Every lane of `mask` brings an argument; the last to arrive runs `step` on all of them.
 void sim_collective(unsigned mask, void (*step)(void** arguments, unsigned mask), void* argument);
 // After a shuffle: of those lanes that came, the calling one read from another.
-bool sim_stray_shuffle(int source, unsigned came);
+bool sim_stray_shuffle(int source, unsigned participants);
 unsigned sim_active_lanes();
 void sim_read_only(const void* address, unsigned bytes);        // __ldg
 void sim_spin();                                                // waiting for another thread

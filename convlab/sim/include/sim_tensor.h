@@ -7,7 +7,7 @@
 
 extern "C" {  // see ../runtime/tensor.h
 void sim_launch_dependent();  // the next launch may begin before the last one ends
-void sim_partial_warp(unsigned came);
+void sim_partial_warp(unsigned participants);
 void sim_bulk_wait_read(unsigned newest);
 void sim_wgmma_wait(unsigned newest);
 void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate);
@@ -42,14 +42,14 @@ namespace sim {
 struct Matrices {
     const uint32_t* pairs;
     uint16_t column[8];
-    unsigned came;  // the lanes that took part
+    unsigned participants;  // the lanes that took part
 };
-inline void stmatrix_step(void** arguments, unsigned came) {
+inline void stmatrix_step(void** arguments, unsigned participants) {
     for (int l = 0; l < 32; ++l) {
-        if (!(came >> l & 1)) continue;
+        if (!(participants >> l & 1)) continue;
         auto& mine = *static_cast<Matrices*>(arguments[l]);
-        mine.came = came;
-        for (int g = 0; g < 8 && !~came; ++g) {
+        mine.participants = participants;
+        for (int g = 0; g < 8 && !~participants; ++g) {
             auto& other = *static_cast<Matrices*>(arguments[4 * g + l % 8 / 2]);
             mine.column[g] = uint16_t(other.pairs[l / 8] >> l % 2 * 16);
         }
@@ -59,7 +59,7 @@ inline void stmatrix_step(void** arguments, unsigned came) {
 __forceinline__ void stmatrix_x4_trans(void* to_shared, const uint32_t (&pairs)[4]) {
     sim::Matrices mine{pairs, {}, 0};
     sim_collective(0xffffffffu, sim::stmatrix_step, &mine);
-    if (~mine.came) sim_partial_warp(mine.came);
+    if (~mine.participants) sim_partial_warp(mine.participants);
     shared_address(to_shared);
     uint4 column;
     std::memcpy(&column, mine.column, 16);

@@ -10,41 +10,41 @@ namespace {
 inline void Worker::step(uintptr_t pc) {
     size_t at = pc - code;
     if (at < code_bytes) ++steps[at / 4];
-    if (aside) return;
-    if (pc <= step_at && here == step_log) return jump(pc);
-    step_at = pc, step_log = here;
+    if (in_collective) return;
+    if (pc <= step_at && next_entry == step_log) return log_backward_jump(pc);
+    step_at = pc, step_log = next_entry;
 }
 
-void Worker::jump(uintptr_t pc) {
+void Worker::log_backward_jump(uintptr_t pc) {
     uint64_t from = uint32_t(step_at - code);
-    uint64_t last = here == &log[size_t(current) * kLog] ? ~uint64_t(0) : here[-1].bits;
+    uint64_t last = next_entry == &log[size_t(current) * kLog] ? ~uint64_t(0) : next_entry[-1].bits;
     if ((last & ~(kLeaves - kAgain)) == from && last < kLeaves - kAgain)
-        here[-1].bits += kAgain;
+        next_entry[-1].bits += kAgain;
     else
-        note_way(from);
-    step_at = pc, step_log = here;
+        log_control_flow(from);
+    step_at = pc, step_log = next_entry;
 }
 
-void Worker::note_way(uintptr_t what) {
-    if (here == here_end) {
+void Worker::log_control_flow(uintptr_t what) {
+    if (next_entry == log_end) {
         fibers[current].state = State::log_full;
         yield();
     }
-    *here++ = {what, 0};
+    *next_entry++ = {what, 0};
 }
 
 inline void Worker::function_entry(uintptr_t from) {
-    if (aside) return;
+    if (in_collective) return;
     Fiber& f = fibers[current];
     if (f.calls < int(std::size(f.called_from))) f.called_from[f.calls] = from;
     ++f.calls;
-    note_way(uint32_t(from - code) | kEnters);
-    step_log = here;
+    log_control_flow(uint32_t(from - code) | kEnters);
+    step_log = next_entry;
 }
 
 inline void Worker::function_exit() {
-    if (aside) return;
-    note_way(kLeaves);
+    if (in_collective) return;
+    log_control_flow(kLeaves);
     Fiber& f = fibers[current];
     --f.calls;
     step_at = f.calls < int(std::size(f.called_from)) ? f.called_from[f.calls] : 0;
@@ -82,31 +82,31 @@ inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr
     bool placed = in_buffers(address) || address - uintptr_t(shared) < kSharedSpan;
     if (!placed && address >= 1 << 16 && !pending.address && !fibers[current].acquires) return;
     const Slot& slot = site_of[first_slot(pc)];
-    if (slot.pc == pc && !g_schedule && here != here_end && !pending.address) {
+    if (slot.pc == pc && !g_schedule && next_entry != log_end && !pending.address) {
         const Site& s = sites[slot.index];
         uintptr_t at = address - s.low;
         if (at <= s.reach && !(aligned && (address & (bytes - 1)))) {
-            if (!s.cells) return void(*here++ = {address, slot.index});
+            if (!s.cells) return void(*next_entry++ = {address, slot.index});
             if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
-                quiet(s.cells + (at >> 2), address, bytes)) {
+                is_good_load(s.cells + (at >> 2), address, bytes)) {
                 fibers[current].loaded = 0;  // no thread performs atomics on it in this era
-                return void(*here++ = {address, slot.index});
+                return void(*next_entry++ = {address, slot.index});
             }
         }
     }
-    access_by_the_book(address, bytes, kind, pc, aligned, ordered);
+    access_slow_path(address, bytes, kind, pc, aligned, ordered);
 }
 
-void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc,
+void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc,
                                 bool aligned, bool ordered) {
-    if (__builtin_expect(pending.address != nullptr, 0)) settle();
+    if (__builtin_expect(pending.address != nullptr, 0)) resolve_pending();
     if (__builtin_expect(fibers[current].acquires, 0)) {
         fibers[current].acquires = false;
         fibers[current].acquired = g_clock;
     }
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan) {
-        if (__builtin_expect(address < 1 << 16, 0)) misplaced(address, bytes, kind, pc);
+        if (__builtin_expect(address < 1 << 16, 0)) invalid_address(address, bytes, kind, pc);
         if (!in_buffers(address)) return;  // the thread's stack, or a table
     }
     uint16_t index;
@@ -114,35 +114,35 @@ void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind, ui
     if (address - s.low > s.reach) locate(s, address, bytes, in_buffers(address));
     if (s.cells == kUncounted) return;
     if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
-        misplaced(address, bytes, kind, pc);
+        invalid_address(address, bytes, kind, pc);
     Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
     ordered |= kind == Kind::atomic;
-    Look look{address, bytes, kind, ordered, global, s.fresh, s.output, index};
-    if (g_schedule && --patience == 0) {
-        patience = draw();
+    CheckedAccess checked{address, bytes, kind, ordered, global, s.fresh, s.output, index};
+    if (g_schedule && --until_switch == 0) {
+        until_switch = draw();
         yield();
     }
     if (!g_trace) return;
-    if (here == here_end) {
+    if (next_entry == log_end) {
         fibers[current].state = State::log_full;
         yield();
     }
-    *here++ = {address, index};
+    *next_entry++ = {address, index};
     if (!cell) return;
     if (kind == Kind::load) {
         Fiber& f = fibers[current];
         f.loaded = address, f.loaded_by = index;
-        if (!global && quiet(cell, address, bytes)) return;
+        if (!global && is_good_load(cell, address, bytes)) return;
     }
-    look_at(cell, look);
+    check_access(cell, checked);
 }
 
-inline bool Worker::quiet(const Cell* cell, uintptr_t address, unsigned bytes) const {
+inline bool Worker::is_good_load(const Cell* cell, uintptr_t address, unsigned bytes) const {
     if (bytes > 4 && address & 3) return false;
     unsigned stamp = warps[current / 32].stamp;
     for (unsigned i = 0; i * 4 < bytes; ++i)
-        if (cell[i].quiet != era || (cell[i].quiet_warp != kAnyWarp &&
-            (cell[i].quiet_warp != current / 32 || cell[i].quiet_stamp != stamp)))
+        if (cell[i].good_era != era || (cell[i].good_warp != kAnyWarp &&
+            (cell[i].good_warp != current / 32 || cell[i].good_stamp != stamp)))
             return false;
     return true;
 }
@@ -187,7 +187,7 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
           bytes, long(address - uintptr_t(near->base)), near->name, near->bytes, place(address));
 }
 
-void Worker::misplaced(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
+void Worker::invalid_address(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
     if (address < 1 << 16)
         fault("null pointer", pc, "%s of %u bytes through a null pointer%s", verb(kind), bytes,
               g_null);

@@ -11,7 +11,7 @@
 
 namespace {
 // Checks an access that is not logged and not counted: bounds, order, initialisation.
-void Worker::examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
+void Worker::check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan)
         fault("illegal address", pc, "%s of memory that is neither global nor shared", verb(kind));
@@ -19,13 +19,13 @@ void Worker::examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc)
     Site& s = site(pc - (kind == Kind::store), 4, kind, index);
     locate(s, address, bytes, global);
     if (g_trace && s.cells)
-        look_at(s.cells + (address - s.low) / 4,
+        check_access(s.cells + (address - s.low) / 4,
                 {address, bytes, kind, false, global, s.fresh, s.output, index});
 }
 
 // Does the same for shared memory that the asynchronous proxy reads.
-void Worker::examine_proxy(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who) {
-    examine(address, bytes, Kind::load, pc);
+void Worker::check_proxy_read(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who) {
+    check_uncounted(address, bytes, Kind::load, pc);
     if (!g_trace) return;
     for (uintptr_t at = address; at < address + bytes; at += 4) {
         const Mark& w = cell_of(at).writer;
@@ -82,17 +82,17 @@ void Worker::reset_clocks() {
 // ---- mbarrier
 
 Mbarrier& Worker::mbarrier_at(uintptr_t address, uintptr_t pc) {
-    if (address & 7) misplaced(address, 8, Kind::load, pc);
+    if (address & 7) invalid_address(address, 8, Kind::load, pc);
     auto at = async.barriers.find(address);
     if (at == async.barriers.end())
         fault("mbarrier", pc, "mbarrier_init was not called for %s", place(address));
-    examine(address, 8, Kind::load, pc);  // is it ordered after the init?
+    check_uncounted(address, 8, Kind::load, pc);  // is it ordered after the init?
     return at->second;
 }
 
 void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
-    if (address & 7) misplaced(address, 8, Kind::store, pc);
-    examine(address, 8, Kind::store, pc);
+    if (address & 7) invalid_address(address, 8, Kind::store, pc);
+    check_uncounted(address, 8, Kind::store, pc);
     std::memset(reinterpret_cast<void*>(address), 0, 8);
     if (arrivals < 1)
         fault("mbarrier", pc, "a phase expects %d arrivals: it needs at least 1", arrivals);
@@ -108,11 +108,11 @@ void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
     --barrier.missing;
     barrier.bytes += bytes;
     publish(barrier.gathering);
-    settle(barrier);
+    complete_if_done(barrier);
 }
 
 // Completes the phase if nothing is missing: its copies have arrived, and waiting threads go on.
-void Worker::settle(Mbarrier& barrier) {
+void Worker::complete_if_done(Mbarrier& barrier) {
     if (barrier.missing || barrier.bytes) return;
     for (const Span& span : barrier.copies)
         for (uintptr_t at = span.from; at < span.to; at += 4)
@@ -154,9 +154,9 @@ void Worker::count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc) {
 void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address, uintptr_t pc) {
     bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
     Mbarrier& barrier = mbarrier_at(address, pc);
-    examine(uintptr_t(from), unsigned(bytes), Kind::load, pc);
+    check_uncounted(uintptr_t(from), unsigned(bytes), Kind::load, pc);
     count_bulk(uintptr_t(from), bytes, Kind::load, pc);
-    examine(uintptr_t(to), unsigned(bytes), Kind::store, pc);
+    check_uncounted(uintptr_t(to), unsigned(bytes), Kind::store, pc);
     std::memcpy(to, from, size_t(bytes));
     uint16_t index;
     site(pc - 1, 4, Kind::store, index);
@@ -167,13 +167,13 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
     barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + unsigned(bytes), pc});
     publish(barrier.gathering);
     barrier.bytes -= bytes;
-    settle(barrier);
+    complete_if_done(barrier);
 }
 
 void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {
     bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
-    examine_proxy(uintptr_t(from), unsigned(bytes), pc, "a bulk copy");
-    examine(uintptr_t(to), unsigned(bytes), Kind::store, pc);
+    check_proxy_read(uintptr_t(from), unsigned(bytes), pc, "a bulk copy");
+    check_uncounted(uintptr_t(to), unsigned(bytes), Kind::store, pc);
     count_bulk(uintptr_t(to), bytes, Kind::store, pc);
     std::memcpy(to, from, size_t(bytes));
     async.stores.resize(threads);
@@ -193,20 +193,20 @@ void Worker::bulk_wait_read(unsigned newest) {
 void Worker::reads_done(Reads& of, unsigned newest) {
     for (; of.groups.size() > newest; of.groups.erase(of.groups.begin())) {
         for (const Span& span : of.groups.front())
-            examine(span.from, unsigned(span.to - span.from), Kind::load, span.pc);
+            check_uncounted(span.from, unsigned(span.to - span.from), Kind::load, span.pc);
         async.reads -= of.groups.front().size();
     }
 }
 
 // Checks a store to shared memory: may an asynchronous operation still read there?
-void Worker::overwritten(const Look& look) {
+void Worker::check_overwrite(const CheckedAccess& checked) {
     auto meets = [&](const std::vector<Span>& spans, int thread) {
         for (const Span& span : spans) {
-            if (look.address >= span.to || look.address + look.bytes <= span.from) continue;
+            if (checked.address >= span.to || checked.address + checked.bytes <= span.from) continue;
             Other other{span.pc, blockIdx, fibers[thread].index};
-            report(true, "overwritten too early", sites[look.site].pc, other,
+            report(true, "overwritten too early", sites[checked.site].pc, other,
                    "store to %s, which an asynchronous operation may still read: nothing waited "
-                   "for its end", place(std::max(look.address, span.from)));
+                   "for its end", place(std::max(checked.address, span.from)));
         }
     };
     auto all = [&](const Reads& of, size_t thread) {
@@ -226,7 +226,7 @@ struct WgmmaCall {
     uintptr_t pc;
 };
 
-void Worker::warp_meets(void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
+void Worker::warp_collective(void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
     if (async.warps.empty()) async.warps.resize(warps.size());
     if (lanes_of(current / 32) < 32 || ~lanes_present(current / 32))
         fault("warp mask", pc, "a wgmma operation by fewer than 32 lanes");
@@ -234,13 +234,13 @@ void Worker::warp_meets(void (*step)(void**, unsigned), void* argument, uintptr_
 }
 
 // Runs what may fault: the lane that arrived last does the work of all lanes.
-bool Worker::warp_met(void* argument, uintptr_t pc) {
+bool Worker::is_last_of_warp(void* argument, uintptr_t pc) {
     auto step = [](void** arguments, unsigned) {
         Warpgroup& group = t_worker->async.warps[t_worker->current / 32];
         std::copy(arguments, arguments + 32, group.arguments);
         group.met = true;
     };
-    warp_meets(step, argument, pc);
+    warp_collective(step, argument, pc);
     return std::exchange(async.warps[current / 32].met, false);
 }
 
@@ -259,7 +259,7 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
     for (int quad = 0; quad < 2; ++quad)
         for (int row = first; row < first + rows; row += 8) {
             uintptr_t core = start + unsigned(quad) * k_step + unsigned(row / 8) * row_step;
-            examine_proxy(core, 128, pc, "wgmma");
+            check_proxy_read(core, 128, pc, "wgmma");
             const auto* halves = reinterpret_cast<const uint16_t*>(core);
             const auto* words = reinterpret_cast<const float*>(core);
             for (int i = 0; i < 8; ++i) {  // 16 bytes of a row
@@ -283,7 +283,7 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
                    int accumulate, uintptr_t pc) {
     const int k = type == 't' ? 8 : 16;
     WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc};
-    if (!warp_met(&mine, pc)) return;
+    if (!is_last_of_warp(&mine, pc)) return;
     Warpgroup& group = async.warps[current / 32];
     auto call = [&](int lane) { return static_cast<WgmmaCall*>(group.arguments[lane]); };
     const WgmmaCall first = *call(0);
@@ -326,12 +326,12 @@ void Worker::wgmma_fence(uintptr_t pc) {
     auto step = [](void**, unsigned) {
         t_worker->async.warps[t_worker->current / 32].fenced = true;
     };
-    warp_meets(step, nullptr, pc);
+    warp_collective(step, nullptr, pc);
 }
 
 void Worker::wgmma_commit(uintptr_t pc) {
     auto step = [](void**, unsigned) { t_worker->async.warps[t_worker->current / 32].commit(); };
-    warp_meets(step, nullptr, pc);
+    warp_collective(step, nullptr, pc);
 }
 
 // Runs within the warp operation, so that all lanes then know that the reads have ended.
@@ -339,7 +339,7 @@ void Worker::wgmma_wait(unsigned newest, uintptr_t pc) {
     auto step = [](void** arguments, unsigned) {
         t_worker->wgmma_done(*static_cast<unsigned*>(arguments[0]));
     };
-    warp_meets(step, &newest, pc);
+    warp_collective(step, &newest, pc);
 }
 
 void Worker::wgmma_done(unsigned newest) {

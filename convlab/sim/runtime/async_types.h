@@ -53,6 +53,6 @@ struct Async {
     std::vector<Warpgroup> warps;
     std::vector<Reads> stores;         // by thread
     size_t reads = 0;                  // spans that copies or wgmmas may still read
-    bool ahead_ended = false;          // a thread has waited for the previous grid
+    bool previous_ended = false;          // a thread has waited for the previous grid
 };
 }  // namespace

@@ -77,16 +77,16 @@ bool Worker::release_warp(int w) {
     for (size_t g = 0; g < warp.gathering.size() && !met; ++g)  // missing lanes have returned
         if ((met = !(warp.gathering[g].mask & ~warp.gathering[g].arrived & present)))
             complete(w, g);
-    return full || met || answer_active(w);
+    return full || met || complete_activemask(w);
 }
 
 void Worker::complete(int w, size_t g) {
     Warp& warp = warps[w];
     Group group = warp.gathering[g];
     warp.gathering.erase(warp.gathering.begin() + long(g));
-    aside = true;
+    in_collective = true;
     if (group.step) group.step(warp.arguments, group.arrived);
-    aside = false;
+    in_collective = false;
     order(w, group.arrived);
     for (int lane = 0; lane < 32; ++lane)
         if (group.arrived >> lane & 1) fibers[w * 32 + lane].state = State::ready;
@@ -135,13 +135,13 @@ void Worker::compare_barriers() {
 
 // Answers __activemask: the lanes at the same call when no other lane can run. In every other run
 // each lane gets itself alone, because a GPU promises no more.
-bool Worker::answer_active(int w) {
+bool Worker::complete_activemask(int w) {
     unsigned mask = 0;
     uintptr_t where = 0;
     auto each = [&](auto use) {
         for (int lane = 0; lane < lanes_of(w); ++lane)
             if (Fiber& f = fibers[w * 32 + lane];
-                f.state == State::asks_active && (!where || f.waits_at == where))
+                f.state == State::at_activemask && (!where || f.waits_at == where))
                 use(f, lane);
     };
     each([&](Fiber& f, int lane) { where = f.waits_at, mask |= 1u << lane; });
@@ -177,7 +177,7 @@ void Worker::deadlock(int from) {
     for (int i = 0; i < threads; ++i) {
         if (fibers[i].state == State::done) continue;
         fibers[i].state = State::done;
-        if (fibers[i].stack) bury(fibers[i].stack, i == from);
+        if (fibers[i].stack) release_stack(fibers[i].stack, i == from);
     }
     live = waiting = 0;
     abandoned = true;
@@ -197,7 +197,7 @@ void sim_collective(unsigned mask, void (*step)(void**, unsigned), void* argumen
     t_worker->collective(mask, step, argument, CALLER);
 }
 unsigned sim_active_lanes() {
-    t_worker->wait_as(State::asks_active, CALLER);
+    t_worker->wait_as(State::at_activemask, CALLER);
     return t_worker->fibers[t_worker->current].active;
 }
 }

@@ -45,7 +45,7 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (m < 0 || n < 0 || k < 0 || batch < 0 || lda < std::max(1, na ? m : k) ||
         ldb < std::max(1, nb ? k : n) || ldc < std::max(1, m)) {
-        note(g_library_call, "cublasSgemm of m = %d, n = %d, k = %d: a leading dimension is less "
+        report_refusal(g_library_call, "cublasSgemm of m = %d, n = %d, k = %d: a leading dimension is less "
              "than its matrix has rows (lda = %d, ldb = %d, ldc = %d), or a size is negative",
              m, n, k, lda, ldb, ldc);
         return CUBLAS_STATUS_INVALID_VALUE;

@@ -39,7 +39,7 @@ extern "C" {
 void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
     auto [grid, block, shared_bytes, stream, name] = config;
-    static struct { uint16_t number; dim3 grid, block; } ahead{};
+    static struct { uint16_t number; dim3 grid, block; } previous{};
     bool dependent = std::exchange(g_dependent, false);
     if (t_worker)
         fault("launch in a kernel", pc, "a thread of a kernel launches %s; convlab launches kernels "
@@ -50,14 +50,14 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     uint64_t threads = uint64_t(block.x) * block.y * block.z;
     if (!threads || threads > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
         grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
-        note(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d "
+        report_refusal(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d "
              "threads, at most 64 in z; a grid has 1 to 2147483647 blocks in x, 65535 in y and "
              "in z", grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
         g_error = cudaErrorInvalidConfiguration;
         return;
     }
     if (shared_bytes > size_t(limit)) {
-        note(pc, "%zu bytes of dynamic shared memory, but the kernel may use %d; request up to "
+        report_refusal(pc, "%zu bytes of dynamic shared memory, but the kernel may use %d; request up to "
              "%d with cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, "
              "bytes)", shared_bytes, limit, kSharedOptIn);
         g_error = cudaErrorInvalidValue;
@@ -70,9 +70,9 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     Launch launch;
     launch.name = name, launch.number = g_launch;
     launch.grid = grid, launch.block = block;
-    launch.grid_ahead = ahead.grid, launch.block_ahead = ahead.block;
-    if (dependent) launch.ahead = ahead.number;
-    ahead = {g_launch, grid, block};
+    launch.previous_grid = previous.grid, launch.previous_block = previous.block;
+    if (dependent) launch.previous = previous.number;
+    previous = {g_launch, grid, block};
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
@@ -92,7 +92,7 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     g_os_threads = 0;
     g_running = nullptr;
     if (g_sample) extrapolate(launch);
-    tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
+    write_report(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
               block.z, shared_bytes + launch.static_bytes, instance(name, kernel).c_str()));
 }
 
@@ -106,11 +106,11 @@ void sim_fence() {
 }
 void* sim_dynamic_shared() { return sim_dynamic_array; }
 // The lane then gets its own value, or in every other run the bits of a NaN.
-bool sim_stray_shuffle(int source, unsigned came) {
+bool sim_stray_shuffle(int source, unsigned participants) {
     if (!t_worker->abandoned)  // else that lane ended at a fault, which is reported
         report(false, "shuffle outside the mask", CALLER, {},
                "lane %d reads from lane %d, which does not participate (lanes 0x%08x do): "
-               "undefined on a GPU", t_worker->current % 32, source, came);
+               "undefined on a GPU", t_worker->current % 32, source, participants);
     return g_schedule & 1;
 }
 void sim_spin() {
@@ -140,7 +140,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value > kSharedOptIn) {
-        note(CALLER, "cudaFuncSetAttribute requests %d bytes of "
+        report_refusal(CALLER, "cudaFuncSetAttribute requests %d bytes of "
              "dynamic shared memory, but a block has at most %d", value, kSharedOptIn);
         return g_error = cudaErrorInvalidValue;
     }

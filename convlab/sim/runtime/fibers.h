@@ -4,9 +4,9 @@
 #include "switch.h"
 
 namespace {
-int Worker::draw() {  // 1 to kPatience, pseudo-random (a linear congruential generator)
-    dice = dice * 6364136223846793005u + 1442695040888963407u;
-    return 1 + int(dice >> 33) % kPatience;
+int Worker::draw() {  // 1 to kMostUntilSwitch, pseudo-random (a linear congruential generator)
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return 1 + int(random_state >> 33) % kMostUntilSwitch;
 }
 
 char* Worker::new_stack() {
@@ -25,7 +25,7 @@ char* Worker::new_stack() {
     return stack;
 }
 
-void Worker::bury(char* stack, bool in_use) {
+void Worker::release_stack(char* stack, bool in_use) {
     if (!in_use) return free_stacks.push_back(stack);
     if (dead_stack) free_stacks.push_back(dead_stack);
     dead_stack = stack;
@@ -47,16 +47,16 @@ inline void Worker::enter(int next, void** save) {
 inline void Worker::find_log(int i) {
     if (!g_trace) return;
     Fiber& f = fibers[i];
-    here = &log[size_t(i) * kLog] + f.logged;
-    here_end = &log[size_t(i) * kLog] + kLog;
-    step_at = f.step, step_log = f.still ? here : nullptr;
+    next_entry = &log[size_t(i) * kLog] + f.logged;
+    log_end = &log[size_t(i) * kLog] + kLog;
+    step_at = f.step, step_log = f.still ? next_entry : nullptr;
 }
 
 inline void Worker::save_log(int i) {
     if (!g_trace) return;
     Fiber& f = fibers[i];
-    f.logged = int(here - &log[size_t(i) * kLog]);
-    f.step = step_at, f.still = here == step_log;
+    f.logged = int(next_entry - &log[size_t(i) * kLog]);
+    f.step = step_at, f.still = next_entry == step_log;
 }
 
 inline bool Worker::can_run(int i) const {
@@ -65,7 +65,7 @@ inline bool Worker::can_run(int i) const {
 
 // Switches to the next fiber that can run, or to the scheduler if there is none.
 void Worker::yield() {
-    settle();
+    resolve_pending();
     int from = current;
     if (from >= 0) save_log(from);
     void** save = from < 0 ? &scheduler : &fibers[from].stack_pointer;
@@ -91,16 +91,16 @@ void Worker::yield() {
 // For loops that wait for another thread: fibers are never interrupted, so let others run.
 void Worker::spin() {
     if (++spins % 16 == 0) yield();
-    look(0);
+    count_poll(0);
 }
 
 void start_worker(Launch& launch);
 
 // A thread that reads one place so often may wait for a block that no worker has begun, or for a
 // block whose worker shares a core with others.
-void Worker::look(uintptr_t at) {
-    if (at != looked_at || current != looker) looks = 0, looked_at = at, looker = current;
-    if (++looks % (crowded ? kRelief / 16 : kRelief)) return;
+void Worker::count_poll(uintptr_t at) {
+    if (at != polled_at || current != poller) polls = 0, polled_at = at, poller = current;
+    if (++polls % (crowded ? kRelief / 16 : kRelief)) return;
     start_worker(*launch);
     yield();
     sched_yield();
@@ -108,12 +108,12 @@ void Worker::look(uintptr_t at) {
 
 // Ends the current thread, at its return or at a fault.
 void Worker::leave(bool at_fault) {
-    settle();
+    resolve_pending();
     Fiber& f = fibers[current];
     f.state = State::done;
     abandoned |= at_fault;
     --live;
-    bury(f.stack, true);
+    release_stack(f.stack, true);
     yield();
     abort();  // a finished fiber is never entered again
 }
@@ -135,7 +135,7 @@ void Worker::run_block(uint64_t number) {
     shared_used = kRedZone;
     dynamic = nullptr;
     if (launch->shared_bytes)
-        dynamic = allot("extern __shared__", nullptr, launch->shared_bytes, nullptr);
+        dynamic = allocate_shared("extern __shared__", nullptr, launch->shared_bytes, nullptr);
     sim_dynamic_array = dynamic ? dynamic : shared;
     fibers.resize(threads);
     warps.assign((threads + 31) / 32, Warp{});
@@ -147,8 +147,8 @@ void Worker::run_block(uint64_t number) {
         fibers[i].index = launch->thread_of(unsigned(i));
     }
     current = -1;
-    dice = number * 2 + 1 + (uint64_t(g_schedule) << 40);
-    patience = draw();
+    random_state = number * 2 + 1 + (uint64_t(g_schedule) << 40);
+    until_switch = draw();
     t_worker = this;
     yield();
     t_worker = nullptr;

@@ -3,7 +3,7 @@
 #include "worker.h"
 
 namespace {
-void tell(const std::string& line) {
+void write_report(const std::string& line) {
     for (size_t done = 0; done < line.size();) {
         ssize_t n = write(g_report, line.data() + done, line.size() - done);
         if (n < 0) _exit(76);
@@ -48,7 +48,7 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
     if (g_findings.size() == kFindings) return;
     g_findings.push_back({kind, pc, {who}});
     uint3 thread = in_kernel ? w->fibers[w->current].index : uint3{};
-    tell(text("%s\t%s\t%lx\t%d\t%s\t%s\t%lx\t%s\t%s\t", error ? "fault" : "warning", kind, pc,
+    write_report(text("%s\t%s\t%lx\t%d\t%s\t%s\t%lx\t%s\t%s\t", error ? "fault" : "warning", kind, pc,
               in_kernel, text(blockIdx), text(thread), other.pc, text(other.block),
               text(other.thread)) + text(format, arguments...) + "\n");
 }
@@ -77,8 +77,8 @@ template <typename... A>
 
 // Notes why a call of the host was refused: the file may ignore the error code.
 template <typename... A>
-void note(uintptr_t pc, const char* format, const A&... arguments) {
-    tell("note\t" + text(format, arguments...) + "\n");
+void report_refusal(uintptr_t pc, const char* format, const A&... arguments) {
+    write_report("note\t" + text(format, arguments...) + "\n");
     report(false, "refused launch", pc, {}, format, arguments...);
 }
 }  // namespace

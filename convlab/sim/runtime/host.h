@@ -36,7 +36,7 @@ void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
 void sim_time_limit(double seconds, double stall) {
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);
-    g_patience.until = double(now.tv_sec) + double(now.tv_nsec) / 1e9 + seconds;
+    g_deadline.until = double(now.tv_sec) + double(now.tv_nsec) / 1e9 + seconds;
     double tick = std::min(seconds, stall / kTicks) + 1e-3;
     itimerval timer{};
     timer.it_value.tv_sec = time_t(tick);
@@ -96,7 +96,7 @@ void sim_finish() {
         uint16_t last = 0;  // which line stored each word of a small y, reported where it changes
         for (size_t i = 0; i < b.bytes / 4 && b.bytes < 1 << 16; ++i)
             if (uint16_t site = b.cells[i].writer.site; site != std::exchange(last, site))
-                tell(text("stored\t%zu\t%lx\n", i, g_pcs[site]));
+                write_report(text("stored\t%zu\t%lx\n", i, g_pcs[site]));
         if (g_sample || g_record.on) continue;  // such a run does not write all of y
         if (g_counters.fresh_outputs == b.bytes / 4) continue;
         size_t missing = 0, first = 0;
@@ -108,7 +108,7 @@ void sim_finish() {
             report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first is "
                    "\x01%s:%zu\x02", missing, b.bytes / 4, b.name, b.name, 4 * first);
     }
-    if (g_record.on) tell(g_record.text + (g_record.left ? "" : "recorded\tin part\n"));
+    if (g_record.on) write_report(g_record.text + (g_record.left ? "" : "recorded\tin part\n"));
     std::string line = "counts\t[";
     for (auto& f : g_findings) line += text("%s%zu", line.back() == '[' ? "" : ",", f.who.size());
     line += "]\n";
@@ -128,6 +128,6 @@ void sim_finish() {
         if (g_steps[i]) line += text("%s[%zu,%lu]", line.back() == '[' ? "" : ",", i, g_steps[i]);
     line += "]\ncounters\t[";
     for (size_t i = 0; i < kCounters; ++i) line += text("%s%lu", i ? "," : "", g_counters[i]);
-    tell(line + "]\n");
+    write_report(line + "]\n");
 }
 }  // extern "C"

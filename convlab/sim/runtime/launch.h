@@ -23,13 +23,13 @@ Worker::~Worker() {
 void Worker::run(Launch* l) {
     launch = l;
     Counters before{};
-    std::string told;
+    std::string reaches;
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         ++g_blocks_ended;
         if (l->chosen.empty()) continue;
-        if (l->weight > 1) tell_reach(told, l->chosen[i]);
+        if (l->weight > 1) report_reach(reaches, l->chosen[i]);
         Counters now = totals(), own = now;
         own.add(before, -1);
         before = now;
@@ -40,7 +40,7 @@ void Worker::run(Launch* l) {
     munmap(shared, kSharedSpan);
     munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
     std::lock_guard<std::mutex> hold(g_lock);
-    tell(told);
+    write_report(reaches);
     g_sites.resize(g_pcs.size());
     for (size_t i = 1; i < sites.size(); ++i) {
         const Site& s = sites[i];
@@ -144,7 +144,7 @@ void extrapolate(const Launch& launch) {
         g_counters[i] += uint64_t(sum * launch.weight + 0.5);
         line += text("%s%.9g", i ? "," : "", variance);
     }
-    tell(line + "]\n");
+    write_report(line + "]\n");
 }
 }  // namespace
 

@@ -3,7 +3,7 @@
 #include "findings.h"
 
 namespace {
-char* Worker::allot(const char* name, const void* declaration, size_t bytes,
+char* Worker::allocate_shared(const char* name, const void* declaration, size_t bytes,
                     const unsigned* shape) {
     char* base = shared + shared_used;
     shared_used += (bytes + kRedZone + 127) / 128 * 128;
@@ -108,5 +108,5 @@ extern "C" void* sim_shared(const char* name, const void* declaration, size_t by
               launch.shared_bytes, launch.shared_limit);
     for (size_t seen = launch.static_bytes;
          seen < fixed && !launch.static_bytes.compare_exchange_weak(seen, fixed);) {}
-    return w.allot(name, declaration, bytes, shape);
+    return w.allocate_shared(name, declaration, bytes, shape);
 }

@@ -89,7 +89,7 @@ void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask, boo
 
 // Writes what a sampled block accessed of each buffer to the report: launch, block, array, the
 // first byte, the byte after the last, and the number of sectors.
-void Worker::tell_reach(std::string& to, uint64_t number) {
+void Worker::report_reach(std::string& to, uint64_t number) {
     for (size_t i = 0; i < reach.size(); ++i) {
         const Buffer& b = g_buffers[i];
         if (reach[i].sectors)

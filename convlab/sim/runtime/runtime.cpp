@@ -36,7 +36,7 @@
 #include "access.h"
 #include "shadow.h"
 #include "requests.h"
-#include "meeting.h"
+#include "reconverge.h"
 #include "async.h"
 #include "signals.h"
 #include "launch.h"

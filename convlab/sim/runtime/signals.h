@@ -68,26 +68,26 @@ void on_signal(int number, siginfo_t* info, void* context) {
     const Buffer* near = buffer_near(address);
     bool inside = near && address - near->base < near->bytes;
     if (!in_kernel || number == SIGABRT) pc = g_library_call ? g_library_call : called_from(pc);
-    auto told = [&](const char* kind, const char* format, const auto&... arguments) {
+    auto report_here = [&](const char* kind, const char* format, const auto&... arguments) {
         report(true, kind, pc, {}, format, arguments...);
     };
-    if (number == SIGFPE) told("arithmetic", "integer division by zero");
-    else if (number == SIGABRT) told("abort", "abort() was called");
-    else if (number == SIGILL) told("abort", "illegal instruction");
+    if (number == SIGFPE) report_here("arithmetic", "integer division by zero");
+    else if (number == SIGABRT) report_here("abort", "abort() was called");
+    else if (number == SIGILL) report_here("abort", "illegal instruction");
     else if (in_kernel && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard)
-        told("stack overflow", "a thread's local variables need more than %zu bytes", kStack);
+        report_here("stack overflow", "a thread's local variables need more than %zu bytes", kStack);
     // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
     else if (address < 1 << 24 && info->si_code != SI_KERNEL)  // an index may be large
-        told("null pointer", "access through a null pointer%s", g_null);
+        report_here("null pointer", "access through a null pointer%s", g_null);
     else if (inside && in_kernel)
-        told("store to an input", "store to %s, which is an input", place_of(address));
+        report_here("store to an input", "store to %s, which is an input", place_of(address));
     else if (inside)
-        told("host access", "host code accesses %s, which is device memory", place_of(address));
+        report_here("host access", "host code accesses %s, which is device memory", place_of(address));
     else if (near)
-        told("global out of bounds", "access%s at \x01%s:%ld\x02, of %zu elements",
+        report_here("global out of bounds", "access%s at \x01%s:%ld\x02, of %zu elements",
              g_library_call ? " by a library" : "", near->name, address - near->base,
              near->bytes / 4);
-    else told("illegal address", "access to memory that belongs to no buffer");
+    else report_here("illegal address", "access to memory that belongs to no buffer");
     if (!in_kernel || number == SIGABRT) end(77);
     // Back from this handler, the thread ends, on its stack emptied.
     auto top = uintptr_t(w->fibers[w->current].stack) + kStack - 256;
@@ -108,14 +108,14 @@ bool time_is_up() {
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);
     uint64_t ended = g_blocks_ended;
-    g_patience.still = ended == g_patience.ended ? g_patience.still + 1 : 0;
-    g_patience.ended = ended;
-    bool stalled = g_patience.still >= kTicks;
-    if (!stalled && double(now.tv_sec) + double(now.tv_nsec) / 1e9 < g_patience.until) return false;
+    g_deadline.still = ended == g_deadline.ended ? g_deadline.still + 1 : 0;
+    g_deadline.ended = ended;
+    bool stalled = g_deadline.still >= kTicks;
+    if (!stalled && double(now.tv_sec) + double(now.tv_nsec) / 1e9 < g_deadline.until) return false;
     if (up.exchange(true)) return true;
-    if (stalled) tell("stalled\t\n");
+    if (stalled) write_report("stalled\t\n");
     if (const Launch* l = g_running)
-        tell(text("progress\t%u\t%lu\t%lu\t%.400s\n", l->number, ended - l->ended_before, l->runs,
+        write_report(text("progress\t%u\t%lu\t%lu\t%.400s\n", l->number, ended - l->ended_before, l->runs,
                   l->name));
     return true;
 }
@@ -131,13 +131,13 @@ void on_alarm(int, siginfo_t*, void* context) {
         return;
     }
     uintptr_t pc = code_address(static_cast<ucontext_t*>(context)->uc_mcontext);
-    Dl_info here{}, kernel{};
+    Dl_info at_signal{}, known_function{};
     const Access* row = g_trace ? &w->log[size_t(w->current) * kLog] : nullptr;
-    uint16_t site = g_trace ? (w->here != row ? w->here[-1] : row[kLog - 1]).site() : 0;
+    uint16_t site = g_trace ? (w->next_entry != row ? w->next_entry[-1] : row[kLog - 1]).site() : 0;
     uintptr_t known = site ? w->sites[site].pc : w->step_at;
-    if (known && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
-                   dladdr(reinterpret_cast<void*>(known), &kernel) &&
-                   here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
+    if (known && !(dladdr(reinterpret_cast<void*>(pc), &at_signal) &&
+                   dladdr(reinterpret_cast<void*>(known), &known_function) &&
+                   at_signal.dli_saddr && at_signal.dli_saddr == known_function.dli_saddr))
         pc = known;  // of the last access or basic block: the signal arrived in the runtime
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);

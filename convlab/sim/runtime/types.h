@@ -33,7 +33,7 @@ constexpr size_t kRedZone = 128;             // poisoned bytes after each shared
 constexpr int kLog = 1024;                   // entries that a lane logs before its warp is counted
 constexpr int kHeld = 256;                   // full logs for which a lane waits for lanes behind it
 constexpr unsigned kRelief = 1 << 11;        // reads of one place after which a block seems to wait
-constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
+constexpr int kMostUntilSwitch = 64;                // accesses before a switch, at most (schedule > 0)
 constexpr size_t kShadow = size_t(2) << 30;  // bytes of cells that all buffers may have
 constexpr size_t kFindings = 200;            // distinct findings that are kept
 constexpr int kTicks = 4;                    // clock ticks without a finished block: a stall
@@ -61,8 +61,8 @@ struct alignas(64) Cell {  // the shadow of one 4-byte word; masks stand for its
     uint16_t in_flight;  // the site of an asynchronous copy that has not completed
     // A shortcut for shared memory: in this era, a load by that warp at that stamp (or by any warp)
     // is correct, and would change nothing here.
-    uint32_t quiet;
-    uint16_t quiet_warp, quiet_stamp;
+    uint32_t good_era;
+    uint16_t good_warp, good_stamp;
 };
 constexpr uint16_t kAnyWarp = 0xffff;
 
@@ -148,7 +148,7 @@ struct Array {  // a __shared__ array of the block
     const unsigned* shape;  // bytes of an element, extents, 0; null: unknown
 };
 
-struct Look {  // one access, as the shadow checks it
+struct CheckedAccess {  // one access, as the shadow checks it
     uintptr_t address;
     unsigned bytes;
     Kind kind;
@@ -165,7 +165,7 @@ struct Copy {  // an asynchronous copy of one thread
 };
 
 enum class State : uint8_t {
-    fresh, ready, at_barrier, at_warp, at_mbarrier, asks_active, log_full, done
+    fresh, ready, at_barrier, at_warp, at_mbarrier, at_activemask, log_full, done
 };
 
 struct Fiber {
@@ -209,8 +209,8 @@ struct Warp {
 struct Launch {
     const char* name;
     uint16_t number;
-    uint16_t ahead = 0;  // the previous launch, if this one may begin before that one ends
-    dim3 grid, block, grid_ahead, block_ahead;
+    uint16_t previous = 0;  // the previous launch, if this one may begin before that one ends
+    dim3 grid, block, previous_grid, previous_block;
     size_t shared_bytes;
     int shared_limit;
     void (*body)(void*);
@@ -279,7 +279,7 @@ struct {                             // see time_is_up
     double until = 0;                // by the monotonic clock
     uint64_t ended = 0;              // g_blocks_ended at the last tick, and
     int still = 0;                   // how many ticks ago that was
-} g_patience;
+} g_deadline;
 std::atomic<int> g_os_threads{0};
 constexpr int kOthers = 4 * 132, kCrowd = 16;  // more workers: as if an SM held four blocks
 pthread_t g_os_thread[kOthers];

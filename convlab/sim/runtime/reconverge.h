@@ -23,7 +23,7 @@ void Worker::flush(int w) {
     unsigned all = 0xffffffffu >> (32 - lanes);
     for (int i = 0; i < length; ++i) {
         if (!rows[0][i].site()) {
-            for (int l = 0; l < lanes; ++l) follow(fibers[first + l], rows[0][i]);
+            for (int l = 0; l < lanes; ++l) count_call(fibers[first + l], rows[0][i]);
             continue;
         }
         for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address();
@@ -33,9 +33,9 @@ void Worker::flush(int w) {
     warps[w].held = 0;
 }
 
-inline void Worker::follow(Fiber& f, Access way) {  // a call or a return
-    if (way.address() & kEnters) ++f.depth;
-    else if (way.address() & kLeaves) --f.depth;
+inline void Worker::count_call(Fiber& f, Access entry) {  // a call or a return
+    if (entry.address() & kEnters) ++f.depth;
+    else if (entry.address() & kLeaves) --f.depth;
 }
 
 // Matches lanes after a divergent branch. The lanes that are deepest in function calls and, of
@@ -76,7 +76,7 @@ void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
             }
             ++at[l];
             if (site) addresses[n++] = a.address(), mask |= 1u << l;
-            else follow(fibers[first + l], a);
+            else count_call(fibers[first + l], a);
             find(l);
         }
         if (site) request(sites[site], addresses, n, mask);
