@@ -1,12 +1,12 @@
-// Logs every load, every store and every step through the code, and checks those that need it.
+// Logs every access and every backward jump, call and return; checks the accesses that need it.
 #pragma once
 #include "memory.h"
 
 namespace {
-// Called when the current thread enters a basic block. The compiler keeps blocks in the order in
-// which they run, so a step to a lower address closes a loop. The log notes such a step, so that
-// lanes which accessed nothing in the iteration reconverge there too. A step forward needs no note:
-// lanes that are ahead wait for lanes that are behind.
+// Called when the current thread enters a basic block. g++ keeps basic blocks in the order in which
+// they run, so a step to a lower address ends an iteration of a loop. The log has an entry for it:
+// so lanes that accessed nothing in the iteration reconverge there too. A step forward needs no
+// entry, because lanes that are ahead wait for lanes that are behind.
 inline void Worker::step(uintptr_t pc) {
     size_t at = pc - code;
     if (at < code_bytes) ++steps[at / 4];
@@ -65,7 +65,8 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
     auto [at, is_new] = g_site_of.try_emplace(pc, uint16_t(g_pcs.size()));
     if (is_new) g_pcs.push_back(pc);
     if (g_pcs.size() * 2 > kSites) {
-        fprintf(stderr, "the kernel has more memory instructions than the simulator expects\n");
+        fprintf(stderr, "the kernel has more than %zu load and store instructions, the simulator's "
+                "limit\n", kSites / 2);
         _exit(76);
     }
     site_of[h] = {pc, index = at->second};
@@ -75,8 +76,8 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
     return s;
 }
 
-// The fast path: the instruction ran before, the address is in the buffer that it accessed then,
-// and there is nothing to check.
+// The fast path: the instruction ran before, its address is in the same buffer as then, and there
+// is nothing to check.
 inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned,
                            bool ordered) {
     bool placed = in_buffers(address) || address - uintptr_t(shared) < kSharedSpan;
@@ -89,7 +90,7 @@ inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr
             if (!s.cells) return void(*next_entry++ = {address, slot.index});
             if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
                 is_good_load(s.cells + (at >> 2), address, bytes)) {
-                fibers[current].loaded = 0;  // no thread performs atomics on it in this era
+                fibers[current].loaded = 0;  // no thread updates it by an atomic in this era
                 return void(*next_entry++ = {address, slot.index});
             }
         }
@@ -107,7 +108,7 @@ void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uint
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan) {
         if (__builtin_expect(address < 1 << 16, 0)) invalid_address(address, bytes, kind, pc);
-        if (!in_buffers(address)) return;  // the thread's stack, or a table
+        if (!in_buffers(address)) return;  // the thread's stack, or a constant of the file
     }
     uint16_t index;
     Site& s = site(pc, bytes, kind, index);
@@ -154,8 +155,9 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
             const Buffer& b = g_buffers[i];
             if (address < b.base || address + bytes > b.base + b.bytes) continue;
             if (s.kind != Kind::load && !b.writable())
-                fault("store to an input", s.pc, "store to %s, which is %s: %s", b.name,
-                      b.use == kInput ? "an input" : "__constant__", place(address));
+                fault("store to an input", s.pc, "store to %s: %s is %s, which a kernel may not "
+                      "write", place(address), b.name,
+                      b.use == kInput ? "an input" : "__constant__");
             s.low = b.base, s.reach = b.bytes - bytes, s.buffer = uint16_t(i), s.cells = b.cells;
             s.fresh = b.use == kFresh, s.output = s.fresh && b.name == "y";
             std::lock_guard<std::mutex> hold(g_lock);
@@ -165,10 +167,8 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
         const Buffer* near = buffer_near(address);
         if (!near)
             fault("global out of bounds", s.pc, "%s far outside all buffers", verb(s.kind));
-        long unit = near->shape ? near->shape[0] : 4;
-        fault("global out of bounds", s.pc, "%s of %u bytes at %s[%ld], which has %zu elements: %s",
-              how, bytes, near->name, long(address - near->base) / unit, near->bytes / unit,
-              place(address));
+        fault("global out of bounds", s.pc, "%s of %u bytes at %s", how, bytes,
+              place_outside(near->name, long(address - near->base), near->bytes, near->shape));
     }
     for (auto& a : arrays) {
         uintptr_t base = uintptr_t(a.base);
@@ -182,16 +182,22 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
         return;
     }
     const Array* near = array_near(address);
-    if (!near) fault("shared out of bounds", s.pc, "%s, but the block has no shared array", how);
-    fault("shared out of bounds", s.pc, "%s of %u bytes at byte %ld of %s, which has %zu: %s", how,
-          bytes, long(address - uintptr_t(near->base)), near->name, near->bytes, place(address));
+    if (!near)
+        fault("shared out of bounds", s.pc, "%s, but the block has no shared array: the launch "
+              "requests 0 bytes of dynamic shared memory", how);
+    long byte = long(address - uintptr_t(near->base));
+    if (near->shape)
+        fault("shared out of bounds", s.pc, "%s of %u bytes at %s", how, bytes,
+              place_outside(near->name, byte, near->bytes, near->shape));
+    fault("shared out of bounds", s.pc, "%s of %u bytes at byte %ld of %s, which has %zu bytes",
+          how, bytes, byte, near->name, near->bytes);
 }
 
 void Worker::invalid_address(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
     if (address < 1 << 16)
         fault("null pointer", pc, "%s of %u bytes through a null pointer%s", verb(kind), bytes,
               g_null);
-    fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple of %u",
+    fault("misaligned access", pc, "%s of %u bytes at %s, which is not aligned to %u bytes",
           verb(kind), bytes, place(address), bytes);
 }
 }  // namespace

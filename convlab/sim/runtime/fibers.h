@@ -1,10 +1,11 @@
-// A block's threads as fibers: who runs next, and how each begins and ends.
+// Runs a block's threads as fibers: which thread runs next, and how a thread begins and ends.
 #pragma once
 #include "findings.h"
 #include "switch.h"
 
 namespace {
-int Worker::draw() {  // 1 to kMostUntilSwitch, pseudo-random (a linear congruential generator)
+// Returns a pseudo-random number from 1 to kMostUntilSwitch (a linear congruential generator).
+int Worker::draw() {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return 1 + int(random_state >> 33) % kMostUntilSwitch;
 }
@@ -15,8 +16,8 @@ char* Worker::new_stack() {
         free_stacks.pop_back();
         return stack;
     }
-    // The pages below a stack stay unmapped, so that an overflow faults. With many workers a
-    // process would exceed its number of maps: then 32 stacks share one guard.
+    // The guard pages below a stack stay unmapped, so that a stack overflow faults. With many
+    // workers the process would exceed its limit of memory maps, so 32 stacks share one guard.
     int n = crowded ? 32 : 1;
     auto* stack = static_cast<char*>(reserve(kGuard + n * kStack, PROT_NONE));
     if (!stack || mprotect(stack + kGuard, n * kStack, PROT_READ | PROT_WRITE)) out_of_stacks();
@@ -63,7 +64,7 @@ inline bool Worker::can_run(int i) const {
     return fibers[i].state == State::ready || fibers[i].state == State::fresh;
 }
 
-// Switches to the next fiber that can run, or to the scheduler if there is none.
+// Switches to the next thread that can run, or to the scheduler if all threads have ended.
 void Worker::yield() {
     resolve_pending();
     int from = current;
@@ -88,7 +89,7 @@ void Worker::yield() {
     }
 }
 
-// For loops that wait for another thread: fibers are never interrupted, so let others run.
+// Called in loops that may poll for another thread. Nothing preempts a fiber, so it must yield.
 void Worker::spin() {
     if (++spins % 16 == 0) yield();
     count_poll(0);
@@ -96,8 +97,8 @@ void Worker::spin() {
 
 void start_worker(Launch& launch);
 
-// A thread that reads one place so often may wait for a block that no worker has begun, or for a
-// block whose worker shares a core with others.
+// Counts the reads of one address by one thread. A thread that reads it this often may wait for a
+// block that has not begun, or for one on another worker: this starts one worker more, and yields.
 void Worker::count_poll(uintptr_t at) {
     if (at != polled_at || current != poller) polls = 0, polled_at = at, poller = current;
     if (++polls % (crowded ? kRelief / 16 : kRelief)) return;
@@ -106,7 +107,7 @@ void Worker::count_poll(uintptr_t at) {
     sched_yield();
 }
 
-// Ends the current thread, at its return or at a fault.
+// Ends the current thread, at its return or at an error.
 void Worker::leave(bool at_fault) {
     resolve_pending();
     Fiber& f = fibers[current];
@@ -115,7 +116,7 @@ void Worker::leave(bool at_fault) {
     --live;
     release_stack(f.stack, true);
     yield();
-    abort();  // a finished fiber is never entered again
+    abort();  // never reached: a finished fiber does not run again
 }
 
 void Worker::run_block(uint64_t number) {

@@ -1,4 +1,4 @@
-// Handles signals: crashes, and the time limit.
+// Handles signals: crashes and the time limit.
 #pragma once
 #include "memory.h"
 
@@ -9,7 +9,7 @@
 #include <ucontext.h>
 
 namespace {
-// Returns a code address as the hooks pass it: one past an instruction, like a return address.
+// Returns the code address of a signal in the hooks' form: like a return address, past the start.
 uintptr_t code_address(const mcontext_t& machine) {
 #if defined(__x86_64__)
     return uintptr_t(machine.gregs[REG_RIP]) + 1;
@@ -18,7 +18,7 @@ uintptr_t code_address(const mcontext_t& machine) {
 #endif
 }
 
-// Returns whether a code address is in the kernel's file, and not in a library or a C++ header.
+// Returns whether a code address is in the kernel's file, not in a library or a C++ header.
 bool of_kernel(uintptr_t pc) {
     Dl_info f{};
     if (pc - g_code >= g_code_bytes) return false;
@@ -27,7 +27,7 @@ bool of_kernel(uintptr_t pc) {
     return !std || std - name > 4;
 }
 
-// Returns where the kernel's file called the function that crashed at an address.
+// Returns the code address in the kernel's file from which the crashing function was called.
 uintptr_t called_from(uintptr_t pc) {
     void* frames[64];
     int n = of_kernel(pc) ? 0 : backtrace(frames, int(std::size(frames)));
@@ -38,12 +38,12 @@ uintptr_t called_from(uintptr_t pc) {
 
 [[noreturn]] void abandon() { t_worker->leave(true); }
 
-// Called when the kernel's file ends the process, by exit() or by an exception.
+// Reports that the kernel's file ends the process, by exit() or an exception.
 [[noreturn]] void stopped(const std::string& how) {
     fault("abort", called_from(0), "%s", how);
 }
 void on_exit() {
-    if (getpid() == g_process) stopped("exit() was called");  // and in no fork of it
+    if (getpid() == g_process) stopped("exit() was called");  // not in a process that it forked
 }
 void on_terminate() {
     std::string how = "std::terminate() was called";
@@ -75,21 +75,23 @@ void on_signal(int number, siginfo_t* info, void* context) {
     else if (number == SIGABRT) report_here("abort", "abort() was called");
     else if (number == SIGILL) report_here("abort", "illegal instruction");
     else if (in_kernel && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard)
-        report_here("stack overflow", "a thread's local variables need more than %zu bytes", kStack);
-    // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
-    else if (address < 1 << 24 && info->si_code != SI_KERNEL)  // an index may be large
+        report_here("stack overflow", "a thread's local variables need more than %zu bytes",
+                    kStack);
+    // x86 reports address 0 with SI_KERNEL for an address that is not canonical.
+    else if (address < 1 << 24 && info->si_code != SI_KERNEL)  // null, plus an index
         report_here("null pointer", "access through a null pointer%s", g_null);
     else if (inside && in_kernel)
-        report_here("store to an input", "store to %s, which is an input", place_of(address));
+        report_here("store to an input", "store to %s: %s is an input, which a kernel may not "
+                    "write", place_of(address), near->name);
     else if (inside)
-        report_here("host access", "host code accesses %s, which is device memory", place_of(address));
+        report_here("host access", "host code accesses %s, which is device memory",
+                    place_of(address));
     else if (near)
-        report_here("global out of bounds", "access%s at \x01%s:%ld\x02, of %zu elements",
-             g_library_call ? " by a library" : "", near->name, address - near->base,
-             near->bytes / 4);
+        report_here("global out of bounds", "access%s at %s", g_library_call ? " by a library" : "",
+                    place_outside(near->name, long(address - near->base), near->bytes, nullptr));
     else report_here("illegal address", "access to memory that belongs to no buffer");
     if (!in_kernel || number == SIGABRT) end(77);
-    // Back from this handler, the thread ends, on its stack emptied.
+    // When this handler returns, the thread runs `abandon` on its emptied stack, and ends.
     auto top = uintptr_t(w->fibers[w->current].stack) + kStack - 256;
 #if defined(__x86_64__)
     machine.gregs[REG_RSP] = greg_t(top - 8);
@@ -100,8 +102,8 @@ void on_signal(int number, siginfo_t* info, void* context) {
 #endif
 }
 
-// Returns whether the time is up, or no block has ended for a while. If so, reports how far the
-// launch came.
+// Returns whether the time is up, or no block has ended for too long. If so, reports the progress
+// of the launch.
 bool time_is_up() {
     static std::atomic<bool> up{false};
     if (up) return true;
@@ -115,13 +117,13 @@ bool time_is_up() {
     if (up.exchange(true)) return true;
     if (stalled) write_report("stalled\t\n");
     if (const Launch* l = g_running)
-        write_report(text("progress\t%u\t%lu\t%lu\t%.400s\n", l->number, ended - l->ended_before, l->runs,
-                  l->name));
+        write_report(text("progress\t%u\t%lu\t%lu\t%.400s\n", l->number, ended - l->ended_before,
+                          l->runs, l->name));
     return true;
 }
 
-// At each tick of the time limit, reports where the threads are. A worker that runs no thread
-// passes the signal to those that do.
+// Called at each tick of the clock. When the time is up, reports where a thread is, and ends the
+// process. An OS thread that runs no fiber passes the signal to the workers that do.
 void on_alarm(int, siginfo_t*, void* context) {
     if (!time_is_up()) return;
     Worker* w = t_worker;
@@ -138,12 +140,12 @@ void on_alarm(int, siginfo_t*, void* context) {
     if (known && !(dladdr(reinterpret_cast<void*>(pc), &at_signal) &&
                    dladdr(reinterpret_cast<void*>(known), &known_function) &&
                    at_signal.dli_saddr && at_signal.dli_saddr == known_function.dli_saddr))
-        pc = known;  // of the last access or basic block: the signal arrived in the runtime
+        pc = known;  // the last access or basic block, because the signal arrived in the runtime
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);
 }
 
-void catch_signals_here() {  // on a stack of their own: the fiber's may be what overflowed
+void catch_signals_here() {  // on a separate stack, because the fiber's may have overflowed
     stack_t stack{malloc(kStack), 0, kStack};
     sigaltstack(&stack, nullptr);
 }

@@ -1,16 +1,15 @@
-// Tensor cores, asynchronous copies and their barriers, as kernels call them: see
-// ../include/sim_tensor.h.
+// The functions behind ../include/sim_tensor.h: mma.sync, and the calls into async.h.
 #pragma once
 #include "async.h"
 #include "host.h"
 
 namespace {
-struct Fragments {  // of a 16 x 8 x 8 product, what a lane holds
+struct Fragments {  // a lane's elements of a 16 x 8 x 8 product
     float* d;
     const float *a, *b;
-    unsigned participants = 0;  // the lanes that took part
+    unsigned participants = 0;  // a mask of lanes
 };
-// Sums are more accurate than a tensor core's, which truncates.
+// Computes the product in double precision. A tensor core is less accurate: it truncates.
 void mma_step(void** arguments, unsigned participants) {
     typedef double Two __attribute__((vector_size(16)));
     double a[16][8];
@@ -41,21 +40,25 @@ void mma_step(void** arguments, unsigned participants) {
                 for (int i : {0, 1}) part(l + t).d[2 * half + i] = float(sums[t][i]);
         }
 }
-[[noreturn]] void partial_warp(unsigned participants, uintptr_t pc) {
-    fault("warp mask", pc, "mma.sync by lanes 0x%08x only: all 32 lanes must participate", participants);
+[[noreturn]] void partial_warp(const char* operation, unsigned participants, uintptr_t pc) {
+    fault("warp mask", pc, "%s by lanes 0x%08x only: all 32 lanes must participate", operation,
+          participants);
 }
 }  // namespace
 
 extern "C" {
-void sim_partial_warp(unsigned participants) { partial_warp(participants, CALLER); }
+void sim_partial_stmatrix(unsigned participants) {
+    partial_warp("stmatrix", participants, CALLER);
+}
 void sim_mma(float* d, const float* a, const float* b) {
     Fragments mine{d, a, b};
     t_worker->collective(0xffffffffu, mma_step, &mine, CALLER);
-    if (~mine.participants) partial_warp(mine.participants, CALLER);
+    if (~mine.participants) partial_warp("mma.sync", mine.participants, CALLER);
 }
 uint32_t sim_shared_address(const void* pointer) {
     uintptr_t at = uintptr_t(pointer) - uintptr_t(t_worker->shared);
-    if (at >= kSharedSpan) fault("illegal address", CALLER, "this address is not in shared memory");
+    if (at >= kSharedSpan)
+        fault("illegal address", CALLER, "the address is not in shared memory, as it must be here");
     return uint32_t(at);
 }
 #define FORWARDED(name, parameters, ...)                                                           \

@@ -1,4 +1,4 @@
-// One OS thread: its block, its fibers, its counters. A comment names the file of each part.
+// A worker: one OS thread with the block that it simulates. Comments name the file of each part.
 #pragma once
 #include "async_types.h"
 #include "types.h"
@@ -10,7 +10,8 @@ struct Worker {
     Launch* launch = nullptr;
     int threads = 0, current = -1, live = 0, waiting = 0;
     int votes = 0, last_votes = 0, last_arrived = 0;
-    unsigned spins = 0, polls = 0;  // of loops that wait; reads of one place by one thread
+    unsigned spins = 0;  // volatile reads and failed compare-and-swaps
+    unsigned polls = 0;  // reads of the address `polled_at` by the thread `poller`
     uintptr_t polled_at = 0;
     int poller = 0;
     int until_switch = 0;  // accesses until the next switch
@@ -18,25 +19,25 @@ struct Worker {
     void* scheduler = nullptr;  // its stack pointer while fibers run
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    std::vector<char*> free_stacks, reserved;  // memory of stacks, each with its guard
-    const bool crowded;  // one of many workers: see new_stack
-    char* dead_stack = nullptr;  // of the fiber that ended last: in use until the next switch
-    std::unique_ptr<Access[]> log;  // [thread][kLog]; unused parts take no memory
-    int logs = 0;                   // for how many threads it has room
-    Access *next_entry = nullptr, *log_end = nullptr;  // the current thread's part: next entry, end
+    std::vector<char*> free_stacks, reserved;  // stacks to use again; mappings to unmap at the end
+    const bool crowded;  // there are many workers (see new_stack)
+    char* dead_stack = nullptr;  // of the thread that ended last; in use until the next switch
+    std::unique_ptr<Access[]> log;  // [thread][kLog]; unused pages take no memory
+    int logs = 0;                   // for how many threads the log has room
+    Access *next_entry = nullptr, *log_end = nullptr;  // in the current thread's log
     std::vector<Site> sites;
     struct Slot {
         uintptr_t pc;
         uint16_t index;
     };
-    std::vector<Slot> site_of;  // by hash of the pc
-    uintptr_t step_at = 0;             // Fiber::step of the current thread, and
-    const Access* step_log = nullptr;  // `here` when it entered that block
+    std::vector<Slot> site_of;  // a hash table of code addresses
+    uintptr_t step_at = 0;             // Fiber::step of the current thread
+    const Access* step_log = nullptr;  // next_entry when the thread entered that basic block
     const uintptr_t code = g_code;
     const size_t code_bytes = g_code_bytes;
-    uint64_t* steps;  // how often threads entered each block, by code address (from g_code) / 4
-    bool in_collective = false;  // the running code is a warp operation's, not a thread's
-    static constexpr int kMaxDepth = 128;  // 32 lanes of 16 bytes, all in one group of banks
+    uint64_t* steps;  // how often threads entered each basic block; index: code offset / 4
+    bool in_collective = false;  // the code of a warp operation runs, not that of a thread
+    static constexpr int kMaxDepth = 128;  // most words in one bank: 32 lanes of 16 bytes each
     uint32_t seen_words[32][kMaxDepth];
     std::vector<Array> arrays;
     char* shared = nullptr;
@@ -44,42 +45,45 @@ struct Worker {
     char* dynamic = nullptr;
     Counters counters{};
     Cell* shared_cells = nullptr;
-    uint32_t owner = 0;  // the block's number among this worker's, from 1
-    uint32_t era = 0;    // counts the phases of all its blocks
+    uint32_t owner = 0;  // how many blocks this worker has begun
+    uint32_t era = 0;    // how many phases of blocks this worker has begun
     uint64_t block = 0;
     uint32_t phase = 0;
-    uint32_t all_acquired = 0;  // what any thread had acquired before the last barrier
-    bool atomics = false;       // the block performed some
-    bool abandoned = false;     // a thread of the block ended at a fault
+    uint32_t all_acquired = 0;  // the time up to which all threads acquired at the last barrier
+    bool atomics = false;       // the block executed an atomic
+    bool abandoned = false;     // a thread of the block ended at an error
     bool replaces = false;      // the current atomic ignores the old value
-    std::vector<std::vector<Copy>> copies;  // by thread
-    struct Pending {  // a store to a word that another thread stored: is the value the same?
+    std::vector<std::vector<Copy>> copies;  // asynchronous copies of each thread
+    // A racing store to a word that another thread stored. After the store, resolve_pending
+    // compares the two values.
+    struct Pending {
         uint8_t *address = nullptr, before[16];
         unsigned bytes;
         uintptr_t pc;
         Other other;
         std::string what;
     } pending;
-    struct Seen {  // by sector: the block that accessed it; unused parts take no memory
+    struct Seen {  // for each sector, the block that accessed it last; unused pages take no memory
         uint32_t* owner = nullptr;
         size_t size = 0;
         void resize(size_t n) { owner = static_cast<uint32_t*>(calloc(size = n, sizeof *owner)); }
     };
-    std::vector<Seen> block_seen;  // by buffer
+    std::vector<Seen> block_seen;  // for each buffer
     struct Reach {
         uint64_t low = ~uint64_t(0), high = 0, sectors = 0;
     };
-    std::vector<Reach> reach;      // of the block, by buffer; see report_reach
-    Async async;                   // of the block
+    std::vector<Reach> reach;      // what the block accessed of each buffer; see report_reach
+    Async async;                   // the block's mbarriers, bulk copies and wgmmas
     std::unique_ptr<Operands> operands{new Operands};
-    bool recorded = false;         // the requests of the warp that is counted are written
+    bool recorded = false;         // the requests of the current warp are recorded
 
     static constexpr size_t kSites = 1 << 13;
 
     Cell& cell_of(uintptr_t at) { return shared_cells[(at - uintptr_t(shared)) / 4]; }
 
     // memory.h
-    char* allocate_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
+    char* allocate_shared(const char* name, const void* declaration, size_t bytes,
+                          const unsigned* shape);
     const Array* array_near(uintptr_t address) const;
     std::string place(uintptr_t address) const;
     int watched(const std::string& extents) const;
