@@ -123,7 +123,7 @@ void Worker::compare_barriers() {
         current = i;  // findings.py drops the finding if both addresses are on one line
         report(true, "divergent barrier", fibers[i].waits_at,
                {fibers[first].waits_at, blockIdx, fibers[first].index},
-               "barrier divergence: threads of the block wait at different __syncthreads() calls");
+               "threads of the block wait at different __syncthreads() calls (barrier divergence)");
     }
     if (last_arrived < threads && !abandoned) {
         current = first;
