@@ -1,4 +1,4 @@
-// title: Several channels a thread
+// title: Several channels per thread
 // idea: All output channels at a pixel read the same inputs. A thread computes k_tile of these
 //       channels and keeps their sums in registers, so it loads each value of x once for k_tile
 //       products.

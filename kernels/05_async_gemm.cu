@@ -3,8 +3,8 @@
 //       asynchronous copies bring the next one into shared memory, without passing through
 //       registers.
 // change: Against 04: two tiles in turn, and one barrier per tile instead of two. Offsets and
-//       borders are computed once per row and per pixel; an element costs one test and one
-//       addition. Shared memory is read 16 bytes at a time.
+//       borders are computed once per row and pixel; an element costs one test and one addition.
+//       Shared-memory reads are 16 bytes.
 // mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; a warp -> 8
 //       threads along pixels x 4 along channels; thread -> two runs of 4 pixels x two runs of kTN/2
 //       channels.

@@ -4,7 +4,7 @@
 //       threads keep up.
 // change: Against 06: a sum over the group's input channels, and 4 output channels per thread. A
 //       value of x read from shared memory serves 4 channels; 4 values of the filter, read at once,
-//       serve ROWS outputs of a column.
+//       serve ROWS outputs.
 // mapping: block -> tile_w x tile_h outputs of 4 channels of one group and image; lane -> column q,
 //       thread -> kRows outputs p below each other x 4 channels k.
 // precision: fp32

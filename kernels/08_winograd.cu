@@ -1,9 +1,9 @@
 // title: Winograd F(2x2, 3x3), fused
 // idea: 2 x 2 outputs of a 3 x 3 filter need 16 products instead of 36: y = A'((G w G') * (B' x B))
 //       A. Summed over channels, they are 16 matrix products. Transformed inputs stay on chip.
-// change: Against 05: the rows of a product are input channels, not taps. A tile of x passes
-//       through registers, where it is transformed. Another kernel transforms the filter first,
-//       into the workspace. Each warp computes two of the 16 products.
+// change: Against 05: the rows of a product are input channels, not taps. A tile of x is
+//       transformed in registers, between loading and staging. Another kernel transforms the filter
+//       first, into the workspace. Each warp computes two products.
 // mapping: block -> kBT tiles of 2 x 2 outputs (n, p, q) end to end x kBN channels k of one group;
 //       warp -> 2 elements of the 16; thread -> 8 tiles x 8 channels of each.
 // precision: fp32

@@ -1,7 +1,7 @@
 // title: Winograd F(4x4, 3x3), fused
 // idea: 4 x 4 outputs of a 3 x 3 filter need 36 products instead of 144. With the usual points,
-//       large terms cancel. The points 0, +-5/8, +-3/2 and infinity more than halve the error; A
-//       and B stay exact.
+//       large terms cancel. The points 0, +-5/8, +-3/2 and infinity more than halve the error. A, B
+//       stay exact.
 // change: Against 08: 36 elements. The sums of 32 tiles x 32 channels take 96 registers of each of
 //       384 threads and leave none for loads of x. So four warps load and transform while twelve
 //       multiply.

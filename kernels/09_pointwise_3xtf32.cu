@@ -1,8 +1,8 @@
-// title: 1x1 on tensor cores, to fp32's accuracy
+// title: 1x1 on tensor cores, with fp32 accuracy
 // idea: A 1x1 convolution is a product of two matrices that are already in memory: the filter, and
-//       each image's channels x pixels. A block computes many tiles: it copies the next tile's x
-//       while it multiplies and stores this one.
-// change: Against 10 and 14b: x is copied, and its fragments are read, 16 bytes at a time; a lane's
+//       each image's channels x pixels. A block computes many tiles. It copies the next one while
+//       it multiplies this one.
+// change: Against 10 and 14b: x is copied and its fragments are read 16 bytes at a time; a lane's
 //       four pixels are neighbours. The filter is split once, in the order of fragments; a small
 //       one stays in shared memory.
 // mapping: block -> 64 channels of one group x 128 pixels (n, p, q) end to end, one such tile after

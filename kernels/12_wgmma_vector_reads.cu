@@ -1,4 +1,4 @@
-// title: x by 16-byte reads on Hopper's tensor cores
+// title: 16-byte reads of x on Hopper's tensor cores
 // idea: A lane reads four neighbouring pixels of four channels with four 16-byte loads. These 16
 //       registers are four 16-byte stores in the staged layout, so the transposition itself needs
 //       no instruction.

@@ -1,4 +1,4 @@
-// title: Stems on tensor cores, to fp32's accuracy
+// title: Stems on tensor cores, with fp32 accuracy
 // idea: As in 13, each number is split into a high and a low TF32 part, and three products are
 //       added. Numbers are split when fragments are read, so shared memory holds no more than in
 //       14.

@@ -3,8 +3,8 @@
 //       cp.async copies x directly into the stage. In return, sums must be transposed before they
 //       are stored; stmatrix does this.
 // change: Against 15: channels come last in x, w and y. A filter that fits stays in shared memory.
-//       With an even number of k tiles, both consumers then use the same 256 positions, so x is
-//       staged half as often.
+//       With an even number of k tiles, both consumers then share 256 positions, so x is staged
+//       half as often.
 // mapping: as 15; a loader's item is 16 pixels of a row, two lanes each. A warp stores 64 channels
 //       of 4 pixels at a time.
 // parent: 15_wgmma_bf16
