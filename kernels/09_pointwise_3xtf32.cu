@@ -3,8 +3,8 @@
 //       each image's channels x pixels. A block computes many tiles. It copies the next one while
 //       it multiplies this one.
 // change: Against 10 and 14b: x is copied and its fragments are read 16 bytes at a time; a lane's
-//       four pixels are neighbours. The filter is split once, in the order of fragments; a small
-//       one stays in shared memory.
+//       four pixels are neighbours. The filter is split once, in the order of fragments. A small
+//       filter stays resident.
 // mapping: block -> 64 channels of one group x 128 pixels (n, p, q) end to end, one such tile after
 //       another; warp -> all 64 channels x 32 pixels; lane -> fragments of 16 x 8.
 // parent: 10_mma_tf32
