@@ -51,7 +51,7 @@ struct alignas(n * sizeof(float)) Floats {   // read by one instruction
 };
 
 // An estimate by count. For 8 channels of x, a warp issues 48 mma, about 60 instructions to split
-// x, 10 reads of shared memory, and 40 for copies, sums and loops. Suppose that a mma takes 6
+// x, 10 reads of shared memory, and 40 for copies, sums and loops. Suppose that an mma takes 6
 // cycles, 65% of wgmma's rate. Then the mma of a scheduler's two warps take 580 cycles. In this
 // time the scheduler issues 320 instructions, and shared memory is busy for 320 cycles. Two blocks
 // read 8 KB of x from L2, and 8 KB of the filter if it does not stay in shared memory: 28 bytes a
@@ -59,7 +59,7 @@ struct alignas(n * sizeof(float)) Floats {   // read by one instruction
 // So KernelBench's 87 would take 2.7 ms for the products and 3.05 ms for its 12.9 GB: 3.5 to 4 ms
 // if they overlap. Measured on an H200: 5.69 ms (05: 7.87 ms, cuDNN: 9.67 ms).
 // Products take longer than estimated. From 09b's one product to these three, a ResNet-50 layer of
-// 6.6 GFLOP takes 0.0266 ms longer for each, at 247 TFLOP/s. That is 8 cycles a mma, and 3.3 ms for
+// 6.6 GFLOP takes 0.0266 ms longer for each, at 247 TFLOP/s. That is 8 cycles an mma, and 3.3 ms for
 // 87. An earlier form took 5.0 ms without its stores. While one block waits at a barrier, copies or
 // stores, a scheduler has only one warp, and the products of that warp wait for each other.
 // What else was tried: WARPS=8 has twice the warps, but reads the filter twice as often; it took

@@ -152,8 +152,8 @@ inline int64_t continued(int64_t words, int64_t run, int stride_w) {
     return words + ((run - words) % banks + banks) % banks;
 }
 
-// Returns the tiling of a problem. It prefers many rows in a tile, then many blocks on an SM, then
-// many channels in a stage.
+// Returns the tiling of a problem: with as many rows in a tile as fit, then as many blocks on an
+// SM, then as many channels in a stage.
 inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, const ThisDevice& device) {
     Tiling t = {};
     const int C_group = conv.C / conv.groups, k_words = 16 * shape.k_parts;
