@@ -59,9 +59,10 @@ struct alignas(n * sizeof(float)) Floats {   // read by one instruction
 // So KernelBench's 87 would take 2.7 ms for the products and 3.05 ms for its 12.9 GB: 3.5 to 4 ms
 // if they overlap. Measured on an H200: 5.69 ms (05: 7.87 ms, cuDNN: 9.67 ms).
 // Products take longer than estimated. From 09b's one product to these three, a ResNet-50 layer of
-// 6.6 GFLOP takes 0.0266 ms longer for each, at 247 TFLOP/s. That is 8 cycles an mma, and 3.3 ms for
-// 87. An earlier form took 5.0 ms without its stores. While one block waits at a barrier, copies or
-// stores, a scheduler has only one warp, and the products of that warp wait for each other.
+// 6.6 GFLOP takes 0.0266 ms longer for each, at 247 TFLOP/s. That is 8 cycles an mma, and 3.3 ms
+// for 87. An earlier form took 5.0 ms without its stores. While one block waits at a barrier,
+// copies or stores, a scheduler has only one warp, and the products of that warp wait for each
+// other.
 // What else was tried: WARPS=8 has twice the warps, but reads the filter twice as often; it took
 // 6.07 ms. Three stages took 6% less on 87, but a quarter more with a stride of 2.
 

@@ -227,7 +227,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
                                  const float* bias, float* y, void* workspace,
                                  size_t workspace_bytes, cudaStream_t stream) {
     if (reinterpret_cast<uintptr_t>(x) % 16 != 0)
-        return "x does not begin at a multiple of 16 bytes; pass a copy, x.clone()";
+        return "x is not 16-byte aligned; pass a copy, x.clone()";
     return launch_wgmma(conv2d_wgmma, kThreads, kStyle, *problem, x, w, bias, y, workspace,
                         workspace_bytes, stream);
 }

@@ -435,11 +435,11 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     const ConvProblem& conv = *problem;
     if (conv.N == 0) return nullptr;
     if (reinterpret_cast<uintptr_t>(x) % 16 != 0)
-        return "x does not begin at a multiple of 16 bytes; pass a copy, x.clone()";
+        return "x is not 16-byte aligned; pass a copy, x.clone()";
     if (reinterpret_cast<uintptr_t>(w) % 16 != 0)
-        return "w does not begin at a multiple of 16 bytes; pass a copy, w.clone()";
+        return "w is not 16-byte aligned; pass a copy, w.clone()";
     if (reinterpret_cast<uintptr_t>(y) % 16 != 0)
-        return "y does not begin at a multiple of 16 bytes";
+        return "y is not 16-byte aligned";
     const ThisDevice device = this_device();
     if (device.error) return device.error;
     const Tiling tiling = pixel_tiling_for(conv, device.smem, device.sms);
