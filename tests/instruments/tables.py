@@ -36,6 +36,11 @@ from tests.instruments.versus import HALVES, Versus, apart, versus
 
 # Seconds that timing one kernel on one headline problem takes: all rungs in about three minutes.
 _SECONDS = 1.5
+# The rows of the table next to cuDNN.
+_CLASSES_AND_LAYOUTS = (
+    *((precision, "NCHW") for precision in ("fp32", "tf32", "bf16", "fp16")),
+    *((precision, "NHWC") for precision in ("bf16", "fp16")),
+)
 
 
 def markdown(results: Comparisons | Versus) -> str:
@@ -57,7 +62,37 @@ def markdown(results: Comparisons | Versus) -> str:
     unit = "Median time" if timed else "Simulated global traffic"
     where = describe() if timed else "the simulator"
     table = laid(pd.DataFrame(results.matrix("title").cells))
-    return f"{table}\n\n{unit}, and its multiple of the floor. {_made(where)}"
+    note = f"{unit}, and its multiple of the floor. {_made(where)}"
+    if not timed:
+        return f"{table}\n\n{note}"
+    title = "The fastest rung of each class and layout: how many times as fast as cuDNN, and which rung."
+    return f"{table}\n\n{title}\n\n{laid(beside_cudnn(results.frame))}\n\n{note}"
+
+
+def beside_cudnn(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each class and layout: the fastest rung of each problem against cuDNN.
+
+    `rows` has the columns problem, kernel, class, correct and time_ms, as a comparison's frame.
+    """
+    headers = {
+        path.stem: catalog.parse_header(path.read_text(), path) for path in catalog.catalog()
+    }
+    timed = rows[rows["time_ms"].notna() & rows["correct"].eq(True)]
+    ratios = []
+    for precision, layout in _CLASSES_AND_LAYOUTS:
+        cudnn = f"cudnn:{precision}" + (":channels_last" if layout == "NHWC" else "")
+        wanted = (precision, layout)
+        names = [name for name, h in headers.items() if (h.precision, h.tensors.x.layout) == wanted]
+        row = {"class": precision, "layout": layout}
+        for problem, each in timed.groupby("problem", sort=False):
+            times = each.set_index("kernel")["time_ms"]
+            own = times[times.index.isin(names)]
+            row[problem] = "-"
+            if len(own) and cudnn in times:
+                number = own.idxmin().partition("_")[0]
+                row[problem] = f"{times[cudnn] / own.min():.2f} ({number})"
+        ratios.append(row)
+    return pd.DataFrame(ratios)
 
 
 def _made(where: object) -> str:

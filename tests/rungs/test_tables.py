@@ -68,6 +68,32 @@ def test_texts_of_a_header_are_short(path: Path) -> None:
         assert 0 < len(text.split()) < 40, f"{len(text.split())} words: {text}"
 
 
+def test_the_fastest_rung_of_each_class_and_layout() -> None:
+    times = {
+        "01_direct": 9.0,
+        "03_smem_tile": 2.0,
+        "13_wgmma_3xtf32": 1.0,
+        "cudnn:fp32": 4.0,
+        "16_wgmma_nhwc_bf16": 3.0,
+        "cudnn:bf16": 9.0,
+        "cudnn:bf16:channels_last": 6.0,
+    }
+    rows = [
+        {
+            "problem": problem,
+            "kernel": name,
+            "correct": (name, problem) != ("13_wgmma_3xtf32", "wide"),
+            "time_ms": None if (name, problem) == ("cudnn:bf16:channels_last", "wide") else time,
+        }
+        for problem in ("square", "wide")
+        for name, time in times.items()
+    ]
+    table = tables.beside_cudnn(pd.DataFrame(rows)).set_index(["class", "layout"])
+    assert table.loc[("fp32", "NCHW")].to_dict() == {"square": "4.00 (13)", "wide": "2.00 (03)"}
+    assert table.loc[("bf16", "NHWC")].to_dict() == {"square": "2.00 (16)", "wide": "-"}
+    assert set(table.loc[("tf32", "NCHW")]) == {"-"} and len(table) == 6
+
+
 # --- a set in bf16 -------------------------------------------------------------------------------
 
 
