@@ -13,7 +13,7 @@ INSTEAD = {
         "C=32,H=34": "C=8,H=34",
     },
     "clinic": {
-        "(chart[name][1], *ROUND):": "(chart[name][1], *ROUND[2:]):",
+        "(results[name][1], *PROBLEMS):": "(results[name][1], *PROBLEMS[2:]):",
         "convlab.errors.BuildError)]\ngrid": "convlab.errors.BuildError)][::4]\ngrid",
     },
     "in_a_network": {"else (8, 4, 64)": "else (8, 2, 64)"},
