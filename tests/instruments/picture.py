@@ -22,6 +22,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from PIL import Image
 
@@ -36,6 +37,9 @@ from convlab.profile import warp_accesses
 # inches, at 100 dots each
 WIDTH = 9.6
 HEIGHT = 5.0
+DPI = 100
+# in the order of the charts
+CLASSES = ("fp32", "tf32", "bf16", "fp16")
 _SMALL = "N=1,C=4,H=34,W=50,K=32,R=3,S=3"
 _INK = "#E8E8E8"
 _PAPER = "#16181D"
@@ -145,45 +149,137 @@ def session(path: Path) -> None:
     )
 
 
+def beside(result: dict) -> list[dict]:
+    """Return the rungs that one problem's rows time, each with cuDNN's row of its class and layout.
+
+    Each entry has the rung's `row`, cuDNN's row `base`, and `ratio`, how many times as fast as cuDNN
+    the rung is. A rung without such a baseline is left out.
+    """
+    times = {row["kernel"]: row for row in result["rows"] if row.get("time_ms")}
+    pairs = []
+    for name, row in times.items():
+        # A name with a colon is a baseline's.
+        if ":" in name:
+            continue
+        cudnn = cudnn_of(convlab.load(name, engine="sim"))
+        if cudnn in times:
+            base = times[cudnn]
+            pairs.append({"row": row, "base": base, "ratio": base["time_ms"] / row["time_ms"]})
+    return pairs
+
+
+def conditions(result: dict) -> str:
+    """Return the GPU and the day of some rows, in two lines."""
+    return "\n".join(note for note in result["notes"][-3:] if "floor" not in note)
+
+
 def share(path: Path, rows: Path) -> None:
-    """Draw each kernel's speed as a share of cuDNN's in its class and layout, from a bench's rows."""
+    """Draw how many times as fast as cuDNN each rung is, from the rows of `tables`."""
     results = json.loads(rows.read_text())["results"]
     labels = [result["problem"]["name"] for result in results]
     speeds: dict[str, list[float]] = {}
     for i, result in enumerate(results):
-        times = {row["kernel"]: row for row in result["rows"] if row.get("time_ms")}
-        for name, row in times.items():
-            if ":" in name:
-                continue
-            base = times.get(cudnn_of(convlab.load(name, engine="sim")))
-            if base is not None:
-                label = f"{row['title']} ({row['class']})"
-                speeds.setdefault(label, [float("nan")] * len(results))
-                speeds[label][i] = base["time_ms"] / row["time_ms"]
+        for pair in beside(result):
+            label = f"{pair['row']['title']} ({pair['row']['class']})"
+            speeds.setdefault(label, [float("nan")] * len(results))
+            speeds[label][i] = pair["ratio"]
     chart = Chart(WIDTH, 0.8 + 0.16 * len(speeds) * len(labels))
     axes = chart.add_subplot()
-    axes.axvline(1, color="#222222", lw=1.2)
+    axes.axvline(1, color=plot.INK, lw=1.2)
     height = 0.8 / len(labels)
     for i, label in enumerate(labels):
         places = [j + height * (i - (len(labels) - 1) / 2) for j in range(len(speeds))]
-        shares = [values[i] for values in speeds.values()]
-        bars = axes.barh(places, shares, height, label=label, color=plot.PALETTE[i])
-        texts = axes.bar_label(bars, [f"{value:.2f}" for value in shares], padding=3, size=7)
+        ratios = [values[i] for values in speeds.values()]
+        bars = axes.barh(places, ratios, height, label=label, color=plot.PALETTE[i])
+        texts = axes.bar_label(bars, [f"{value:.2f}" for value in ratios], padding=3, size=7)
         for text in texts:
             text.set_path_effects([withStroke(linewidth=2, foreground="white")])
     axes.set_yticks(range(len(speeds)), list(speeds))
     axes.set_ylim(len(speeds) - 0.4, -0.6)
-    axes.set_xlabel(
-        "speed as a share of cuDNN's in the same precision class and layout (1: as fast)"
-    )
+    axes.set_xlabel("times as fast as cuDNN in the same precision class and layout")
     axes.legend(title="problem", loc="upper right")
     axes.set_xlim(
         0, 1.08 * max(value for values in speeds.values() for value in values if value == value)
     )
-    axes.set_title(
-        "\n".join(note for note in results[0]["notes"][-3:] if "floor" not in note), size=8
-    )
+    axes.set_title(conditions(results[0]), size=8)
     chart.save(path)
+
+
+def headline(path: Path, rows: Path) -> None:
+    """Draw the best rung of each class next to cuDNN, on each problem, from the rows of `tables`."""
+    results = json.loads(rows.read_text())["results"]
+    chart = Chart(9.0, 1.1 + 0.42 * len(CLASSES) * len(results), dpi=2 * DPI)
+    panels = chart.subplots(len(results), 1, sharex=True, squeeze=False)[:, 0]
+    longest = 0.0
+    for axes, result in zip(panels, results, strict=True):
+        best = best_of_each_class(result)
+        longest = max([longest, *(pair["ratio"] for pair in best.values())])
+        draw_pairs(axes, best)
+        axes.set_title(problem_line(result["problem"]), loc="left", size=11, weight="bold")
+    panels[0].set_xlim(0, 1.45 * longest)
+    panels[-1].set_xlabel("times as fast as cuDNN in the same precision class, NCHW", size=11)
+    chart.supxlabel(conditions(results[0]), size=8, color=plot.QUIET)
+    chart.save(path)
+
+
+def best_of_each_class(result: dict) -> dict[str, dict]:
+    """Return the pair of `beside` with the fastest rung of each class, NCHW only, by class."""
+    best: dict[str, dict] = {}
+    for name in CLASSES:
+        pairs = [
+            pair
+            for pair in beside(result)
+            if pair["row"]["class"] == name and pair["base"]["kernel"] == f"cudnn:{name}"
+        ]
+        if pairs:
+            best[name] = max(pairs, key=lambda pair: pair["ratio"])
+    return best
+
+
+def draw_pairs(axes: Axes, best: dict[str, dict]) -> None:
+    """Draw two bars for each class: the rung's, dark, and cuDNN's, light with stripes."""
+    thick = 0.42
+    axes.axvline(1, color=plot.INK, lw=1, ls=":", zorder=0)
+    for y, pair in enumerate(best.values()):
+        row = pair["row"]
+        base = pair["base"]
+        axes.barh(y - thick / 2, pair["ratio"], thick, color="#0B4F8A")
+        axes.barh(y + thick / 2, 1, thick, color="#DDDDDD", edgecolor="#777777", hatch="////", lw=0.6)
+        for place, end, text, weight in (
+            (y - thick / 2, pair["ratio"], f"{pair['ratio']:.1f}x", "bold"),
+            (y + thick / 2, 1, "", "normal"),
+        ):
+            shown = axes.annotate(
+                text,
+                (end, place),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                size=10.5,
+                weight=weight,
+            )
+            ms = row["time_ms"] if weight == "bold" else base["time_ms"]
+            name = row["kernel"] if weight == "bold" else "cuDNN"
+            axes.annotate(
+                f"{ms:.3g} ms   {name}",
+                (1, 0.5) if text else (0, 0.5),
+                xycoords=shown,
+                xytext=(8 if text else 0, 0),
+                textcoords="offset points",
+                va="center",
+                size=9.5,
+            )
+    axes.set_yticks(range(len(best)), best, size=11)
+    axes.set_ylim(len(best) - 0.45, -0.55)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def problem_line(problem: dict) -> str:
+    """Return a problem's name and its dimensions: square: x 16x16x1024x1024, filter 128x16x3x3."""
+    x = "x".join(str(problem[key]) for key in "NCHW")
+    filter_ = "x".join(map(str, (problem["K"], problem["C"] // problem["groups"])))
+    return f"{problem['name']}: x {x}, filter {filter_}x{problem['R']}x{problem['S']}"
 
 
 def ratios(path: Path, rows: Path) -> None:
@@ -232,7 +328,7 @@ def main(arguments: list[str]) -> int:
     """Draw what is asked for."""
     matplotlib.rcParams["font.size"] = 9
     what, path, *rest = arguments
-    {"session": session, "share": share, "ratios": ratios}[what](Path(path), *map(Path, rest))
+    {"session": session, "share": share, "headline": headline, "ratios": ratios}[what](Path(path), *map(Path, rest))
     print(f"{what}: {path}")
     return 0
 
