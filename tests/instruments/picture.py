@@ -244,7 +244,9 @@ def draw_pairs(axes: Axes, best: dict[str, dict]) -> None:
         row = pair["row"]
         base = pair["base"]
         axes.barh(y - thick / 2, pair["ratio"], thick, color="#0B4F8A")
-        axes.barh(y + thick / 2, 1, thick, color="#DDDDDD", edgecolor="#777777", hatch="////", lw=0.6)
+        axes.barh(
+            y + thick / 2, 1, thick, color="#DDDDDD", edgecolor="#777777", hatch="////", lw=0.6
+        )
         for place, end, text, weight in (
             (y - thick / 2, pair["ratio"], f"{pair['ratio']:.1f}x", "bold"),
             (y + thick / 2, 1, "", "normal"),
@@ -328,7 +330,9 @@ def main(arguments: list[str]) -> int:
     """Draw what is asked for."""
     matplotlib.rcParams["font.size"] = 9
     what, path, *rest = arguments
-    {"session": session, "share": share, "headline": headline, "ratios": ratios}[what](Path(path), *map(Path, rest))
+    {"session": session, "share": share, "headline": headline, "ratios": ratios}[what](
+        Path(path), *map(Path, rest)
+    )
     print(f"{what}: {path}")
     return 0
 
