@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _status(results: list[Any]) -> int:
     """Return the exit status of what ran."""
-    if any(not result.ok and not result.declined for result in results):
+    if any(not result.ok and not result.nothing_ran for result in results):
         return WRONG
     return RIGHT if any(result.ok for result in results) else DECLINED
 

@@ -17,7 +17,7 @@ from .text_result import Failure
 __all__ = ["STATUS", "Failure", "Parser", "build_parser", "look_up", "write_files"]
 
 STATUS = """exit status:
-  0: what ran is right (a kernel may not support the problem, by its header)
+  0: what ran is correct (a kernel may not support the problem, by its header)
   1: a kernel is wrong, does not build or does not run; doctor: something is missing
   2: invalid arguments or files
   3: nothing ran, as no kernel supports the problem

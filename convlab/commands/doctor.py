@@ -124,4 +124,4 @@ def _trial(what: str, engine: str) -> Row:
     if not report.ok:
         advice = f"this machine computes wrong results, please report it: {report.sentence}"
         return Row(what, f"{found}, and wrong", False, advice)
-    return Row(what, f"{found}, and right", True)
+    return Row(what, f"{found}, and correct", True)

@@ -34,7 +34,7 @@ class List(Command):
 
 
 class Check(CommandForEachKernel):
-    about = "Check whether kernels are right, against float64."
+    about = "Check whether kernels are correct, against float64."
     example = "check 03_smem_tile --problem wide"
     results_key = "reports"
 
@@ -195,7 +195,7 @@ class Doctor(Command):
         rows = doctor.examine()
         lines = []
         for row in rows:
-            missing = "MISSING" if row["found"] == "none" else "WRONG"
+            missing = "MISSING" if row["found"] == "none" else "INCORRECT"
             mark = {True: "ok", False: missing, None: "-"}[row["ok"]]
             lines.append(f"{row['what']:<13} {mark:<8} {row['found']}")
             lines += [f"{'':<22} {line}" for line in row["advice"].splitlines()]

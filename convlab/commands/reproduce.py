@@ -14,7 +14,7 @@ from ..core.kernel.runnable import Runnable
 
 
 def checked(kernel: Runnable, word: str, arguments: Namespace) -> Report | Reports:
-    """Return the report of a kernel; if it is not right, with the command that reproduces that.
+    """Return the report of a kernel; if it is not correct, with the command that reproduces that.
 
     Parameters
     ----------

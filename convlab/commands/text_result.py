@@ -13,7 +13,7 @@ class TextResult:
     text: str
     document: dict[str, Any]
     ok: bool = True
-    declined = False
+    nothing_ran = False
 
     def __repr__(self) -> str:
         return self.text
@@ -37,6 +37,6 @@ class Failure(TextResult):
         return cls(f"convlab: {error}", unrun(kernel_name, error), False, error)
 
     @property
-    def declined(self) -> bool:
+    def nothing_ran(self) -> bool:
         """Whether the kernel does not support the problem, by its header."""
         return isinstance(self.error, UnsupportedError)

@@ -58,7 +58,7 @@ class ProblemError(ConvlabError, ValueError):
 class UnsupportedError(ConvlabError, ValueError):
     """The kernel's header says that it does not support this problem."""
 
-    kind = "declined"
+    kind = "unsupported"
 
 
 class CatalogError(ConvlabError, LookupError):

@@ -265,7 +265,7 @@ FAULTS: dict[str, Fault] = {
         "the kernel requests more workspace than is allowed",
         "allow more with load(..., workspace_limit=BYTES), or compute in parts",
     ),
-    "declined": Fault(
+    "unsupported": Fault(
         "the header's `supports:` excludes this problem",
         "choose a problem that it supports, or another kernel",
     ),

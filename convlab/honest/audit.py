@@ -39,13 +39,13 @@ class CallableAudit:
         self.runnable = runnable
         self._settings = read_settings()
 
-    def finish(self, runnable: Runnable, problem: Problem, right: bool) -> Sequence[str]:
+    def finish(self, runnable: Runnable, problem: Problem, correct: bool) -> Sequence[str]:
         """Return notes about the callable for a reader. Raises Caught.
 
-        A callable that is not `right` is not called again.
+        A callable that is not `correct` is not called again.
         """
         self._require_own_state()
-        if not right:
+        if not correct:
             return ()
         notes = _called_twelve_times(runnable, problem)
         self._require_own_state()

@@ -59,7 +59,7 @@ def best(
     precision : "fp32", or "tf32", which allows both classes: the bound of the result's error.
     engine : where it will run: "cuda", "sim" or "auto", as `load` takes it.
     measured : check all that the rule chooses from and that can do this problem, and the library,
-        time them side by side, and take the fastest that is right. Some seconds on a GPU; the
+        time them side by side, and take the fastest that is correct. Some seconds on a GPU; the
         choice is kept in the cache folder for this GPU, torch, cuDNN, driver, problem, class and
         the kernels as they are now: an edited one is measured again.
 
@@ -161,7 +161,7 @@ def _measured(rivals: Sequence[Kernel], library: Baseline, problem: Problem, rec
         rivals, problem, baselines=[library], scale=None, limit_seconds=_SECONDS, progress=False
     )
     for row in comparison.frame.itertuples():
-        if row.right is False:  # None: it does not support the problem
+        if row.correct is False:  # None: it does not support the problem
             warnings.warn(f"{row.kernel} is left out: {row.note}", stacklevel=3)
     name = fastest(comparison)
     if name is None:
@@ -175,7 +175,7 @@ def _measured(rivals: Sequence[Kernel], library: Baseline, problem: Problem, rec
 def fastest(comparison: Comparison) -> str | None:
     """Return the name of the fastest correct one; the time to prepare a filter counts."""
     frame = comparison.frame
-    rows = frame[[right is True for right in frame["right"]]]
+    rows = frame[[correct is True for correct in frame["correct"]]]
     cost = rows["time_ms"]
     if "with_prepare_ms" in rows:
         cost = rows["with_prepare_ms"].fillna(cost)

@@ -283,7 +283,7 @@ def _describe_positions(e: Evidence) -> list[str]:
     for chosen, text in exact or candidates:
         total = int(chosen.sum())
         share = f"all {total:,}" if wrong == total else f"{wrong:,} of {total:,}"
-        sentences.append(f"wrong only where {text}: {share} outputs there")
+        sentences.append(f"incorrect only where {text}: {share} outputs there")
     return sentences
 
 

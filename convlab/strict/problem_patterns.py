@@ -1,4 +1,4 @@
-"""Describes what the problems on which a kernel is wrong have in common, and the others do not."""
+"""Describes what the problems on which a kernel is incorrect have in common, and the others do not."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ Outcomes = Sequence[tuple[Problem, bool]]
 
 
 def describe(outcomes: Outcomes, tried: Outcomes = ()) -> list[str]:
-    """Say what distinguishes the problems on which a kernel is wrong from the others.
+    """Say what distinguishes the problems on which a kernel is incorrect from the others.
 
     The first choice is a condition that holds for all wrong problems and for no correct one, with
     the other conditions that fit as well. Else it is the conditions that hold for all wrong
@@ -31,13 +31,13 @@ def describe(outcomes: Outcomes, tried: Outcomes = ()) -> list[str]:
         were not drawn at random. But every sentence holds for them too, and they narrow a limit.
     """
     wrong = [problem for problem, correct in outcomes if not correct]
-    right = [problem for problem, correct in outcomes if correct]
-    if not wrong or not right:
+    correct = [problem for problem, correct in outcomes if correct]
+    if not wrong or not correct:
         return []
     failing = wrong + [problem for problem, correct in tried if not correct]
-    passing = right + [problem for problem, correct in tried if correct]
+    passing = correct + [problem for problem, correct in tried if correct]
     facts = _facts_and_bounds(failing, passing)
-    drawn = [*range(len(wrong)), *range(len(failing), len(failing) + len(right))]
+    drawn = [*range(len(wrong)), *range(len(failing), len(failing) + len(correct))]
     evidence = _Evidence(
         wrong=len(wrong),
         drawn=len(outcomes),
@@ -45,7 +45,7 @@ def describe(outcomes: Outcomes, tried: Outcomes = ()) -> list[str]:
     )
     needed = _conditions_by_exceptions(facts, len(failing))
     sentences = _describe_exact(needed, evidence)
-    return sentences or _describe_necessary(needed, evidence, len(right))
+    return sentences or _describe_necessary(needed, evidence, len(correct))
 
 
 @dataclass(frozen=True)
@@ -109,25 +109,25 @@ def _describe_exact(needed: Mapping[frozenset[int], list[str]], evidence: _Evide
     if rest:
         more = f", and {len(rest) - 3} more" if len(rest) > 3 else ""
         alternatives = f" (or {', or '.join(rest[:3])}{more}: these problems cannot tell)"
-    return [f"wrong wherever {first}, and only there{alternatives}"]
+    return [f"incorrect wherever {first}, and only there{alternatives}"]
 
 
 def _describe_necessary(
-    needed: Mapping[frozenset[int], list[str]], evidence: _Evidence, right: int
+    needed: Mapping[frozenset[int], list[str]], evidence: _Evidence, correct: int
 ) -> list[str]:
     """Say which conditions hold for all wrong problems, with the number of correct ones.
 
-    `right` is how many correct problems were drawn; they come before those that were only tried.
+    `correct` is how many correct problems were drawn; they come before those that were only tried.
     """
-    counts = {exceptions: sum(i < right for i in exceptions) for exceptions in needed}
+    counts = {exceptions: sum(i < correct for i in exceptions) for exceptions in needed}
     sentences = []
     for exceptions, count in sorted(counts.items(), key=lambda item: item[1])[:2]:
         expected = evidence.expected_by_chance(count, evidence.conditions)
-        if 2 * count <= right and expected <= _CHANCE:
+        if 2 * count <= correct and expected <= _CHANCE:
             wrong = evidence.wrong
             condition = needed[exceptions][0]
             sentences.append(
-                f"wrong only where {condition}: on {wrong} of {wrong + count} such problems"
+                f"incorrect only where {condition}: on {wrong} of {wrong + count} such problems"
             )
     return sentences
 
@@ -136,7 +136,7 @@ def _describe_lower(name: str, low: int, below: float) -> str:
     """Describe a least value, with the largest passing one where that is further away."""
     if low <= 2:
         return f"{name} > {low - 1}"
-    known = "" if math.isnan(below) or below == low - 1 else f" (right up to {below:.0f})"
+    known = "" if math.isnan(below) or below == low - 1 else f" (correct up to {below:.0f})"
     return f"{name} >= {low}{known}"
 
 
@@ -144,7 +144,7 @@ def _describe_upper(name: str, high: int, above: float) -> str:
     """Describe a largest value, with the least passing one where that is further away."""
     if high == 1:
         return f"{name} is 1"
-    known = "" if math.isnan(above) or above == high + 1 else f" (right from {above:.0f} on)"
+    known = "" if math.isnan(above) or above == high + 1 else f" (correct from {above:.0f} on)"
     return f"{name} <= {high}{known}"
 
 

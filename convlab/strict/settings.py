@@ -61,14 +61,14 @@ def settings_for(problem: Problem) -> tuple[Setting, ...]:
     return SETTINGS[-1:] if 4 * problem.gemm_k > SHARED_BYTES else SETTINGS
 
 
-def host_problems(kernel: Runnable, right: Iterable[Problem]) -> list[Problem]:
+def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]:
     """Return the problems on which the settings are tried.
 
     These are a 3x3 problem, a 1x1 one with a ReLU where the kernel fuses that, and one with many
-    channels. If the kernel does not support the first, the first small problem of `right` takes its
+    channels. If the kernel does not support the first, the first small problem of `correct` takes its
     place: the problems on which the kernel is correct.
     """
-    small = [p for p in right if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
+    small = [p for p in correct if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
     first = _supported(kernel, [*map(named_problem, _HOSTS), *small])[:1]
     pointwise = _supported(kernel, [named_problem(_POINTWISE)])
     large = _supported(kernel, [named_problem(_LARGE)])

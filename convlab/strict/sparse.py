@@ -98,6 +98,6 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
             error.kind = ""
         raise
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
-    right = Reference(problem, (x, w, None), seed)
-    compared = OutputComparison(right, y, bound, poisoned=False)
+    correct = Reference(problem, (x, w, None), seed)
+    compared = OutputComparison(correct, y, bound, poisoned=False)
     return compared_once(kernel, problem, setting, compared)

@@ -155,14 +155,14 @@ class Denormals(Scaled):
         """Return an exponent below the smallest normal number for x."""
         return -largest - 2, 0
 
-    def comparable(self, y: Tensor, right: Reference, kernel: Runnable) -> Tensor:
+    def comparable(self, y: Tensor, correct: Reference, kernel: Runnable) -> Tensor:
         """Return y in float32, with the truth where the difference may come from flushed denormals.
 
         It is float32 because y's dtype may have few denormals, with large steps.
         """
-        truth = _truth(right)
-        x, w, _ = (None if t is None else t.double().abs().max() for t in right.inputs)
-        flushed = right.problem.gemm_k * float(x * w) + torch.finfo(torch.float32).tiny
+        truth = _truth(correct)
+        x, w, _ = (None if t is None else t.double().abs().max() for t in correct.inputs)
+        flushed = correct.problem.gemm_k * float(x * w) + torch.finfo(torch.float32).tiny
         near = (y.double() - truth).abs() <= flushed
         return torch.where(near, truth.float(), y.float())
 
@@ -192,30 +192,30 @@ class Special(UnusualData):
             w[-1, 0, problem.R // 2, problem.S // 2] = math.nan
         return x, w, bias
 
-    def comparable(self, y: Tensor, right: Reference, kernel: Runnable) -> Tensor:
+    def comparable(self, y: Tensor, correct: Reference, kernel: Runnable) -> Tensor:
         """Return y with the truth in tiles with shared sums, which may be inf or NaN as a whole."""
         if not kernel.mixes:
             return y
-        problem = right.problem
-        truth = _truth(right)
+        problem = correct.problem
+        truth = _truth(correct)
         P = problem.P
         Q = problem.Q
         high, wide = (P, Q) if kernel.mixes == "image" else map(int, kernel.mixes.split("x"))
         plain = dataclasses.replace(problem, relu=False)
-        sums = reference.truth(plain, *right.inputs) if problem.relu else truth
+        sums = reference.truth(plain, *correct.inputs) if problem.relu else truth
         tiles = F.max_pool2d((~torch.isfinite(sums)).float(), (high, wide), ceil_mode=True)
         spread = tiles.repeat_interleave(high, 2).repeat_interleave(wide, 3)[..., :P, :Q] > 0
         made_of_inf = ~torch.isfinite(y)
         if problem.relu:
             # A ReLU turns -inf into 0, but not NaN.
-            no_inf = (t if t is None else torch.where(torch.isinf(t), 1, t) for t in right.inputs)
+            no_inf = (t if t is None else torch.where(torch.isinf(t), 1, t) for t in correct.inputs)
             sums = reference.truth(plain, *no_inf)
             made_of_inf |= (y == 0) & ~torch.isnan(sums)
         return torch.where(spread & made_of_inf, truth.to(y.dtype), y)
 
 
-def _truth(right: Reference) -> Tensor:
-    return torch.cat([piece for _, piece in right.pieces])
+def _truth(correct: Reference) -> Tensor:
+    return torch.cat([piece for _, piece in correct.pieces])
 
 
 def _largest_exponent(format: Format) -> int:

@@ -25,7 +25,7 @@ from .sweep_result import Sweep
 LIMIT_SECONDS = 1.0
 _CHECK_SECONDS = 60.0
 # Columns of a comparison that are the same for all valid points.
-_SAME_FOR_ALL = ["title", "class", "engine", "right", "bound"]
+_SAME_FOR_ALL = ["title", "class", "engine", "correct", "bound"]
 
 # A row of the result, and the arguments with which `measure_point` completes it.
 Task = tuple[dict[str, Any], tuple[Kernel, Problem, int, float]]
@@ -119,7 +119,7 @@ def sweep(
                 tasks.append((row, (tuned, problem, seed, limit_seconds)))
             else:
                 note = f"does not build: {reason(error, tuned.name)}"
-                row.update(right=False, note=note)
+                row.update(correct=False, note=note)
     measured = _measure(tasks, executor)
     for row, cells in progress_bar(measured, "measuring", len(tasks), **quiet):
         row.update(cells)
@@ -143,7 +143,7 @@ def _measure(tasks: list[Task], executor: Executor | None) -> Iterator[tuple[dic
         except Exception as error:
             # The executor's own error: a process died, or the task was given up.
             note = f"failed: {type(executor).__name__} lost it: {error!r}"
-            cells = {"right": False, "note": note}
+            cells = {"correct": False, "note": note}
         yield futures[future], cells
 
 
@@ -165,7 +165,7 @@ def measure_point(
             time_limit = _CHECK_SECONDS + 3 * limit_seconds
             comparison = runner().call(compare, kernel, problem, time_limit=time_limit, **options)
     except ConvlabError as error:
-        return {"right": False, "note": f"failed: {reason(error, kernel.name)}"}
+        return {"correct": False, "note": f"failed: {reason(error, kernel.name)}"}
     return comparison.frame.to_dict("records")[0]
 
 
@@ -189,7 +189,7 @@ def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
 
 def _valid(rows: list[dict[str, Any]], names: list[str], kind: CostKind) -> pd.DataFrame:
     """Return the valid points, best first within a problem; `names` are the tunables'."""
-    valid = [row for row in rows if row["right"]]
+    valid = [row for row in rows if row["correct"]]
     if valid:
         order = [row["problem"] for row in rows]
         valid.sort(key=lambda row: (order.index(row["problem"]), row[kind.column]))
@@ -205,7 +205,7 @@ def _dropped(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:
     columns = ["problem", *names, "kernel"]
     dropped = []
     for row in rows:
-        if not row["right"]:
+        if not row["correct"]:
             kind, why = row["note"].split(": ", 1)
             dropped.append([*(row.get(column) for column in columns), kind, why])
     return pd.DataFrame(dropped, columns=[*columns, "kind", "reason"])

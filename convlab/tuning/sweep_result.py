@@ -26,7 +26,7 @@ class Sweep(Costly):
     frame : one row for each valid point, best first within a problem: problem, one column for each
         tunable, kernel, then those of a `Comparison` that differ: error, costs, floor, note.
     dropped : one row for each invalid point: problem, the tunables, kernel, kind ("does not
-        build", "unsupported", "failed", "wrong", "caught"), reason.
+        build", "unsupported", "failed", "incorrect", "caught"), reason.
     notes : lines: device, scaling.
     kind : what the cost is: measured time, or counted traffic.
     """
@@ -41,10 +41,10 @@ class Sweep(Costly):
     @property
     def ok(self) -> bool:
         """Whether at least one point is valid and none gave a wrong result."""
-        return len(self.frame) > 0 and not {"wrong", "caught"} & set(self.dropped["kind"])
+        return len(self.frame) > 0 and not {"incorrect", "caught"} & set(self.dropped["kind"])
 
     @property
-    def declined(self) -> bool:
+    def nothing_ran(self) -> bool:
         """Whether nothing ran, as the kernel supports none of the problems."""
         return self.frame.empty and set(self.dropped["kind"]) == {"unsupported"}
 

@@ -162,7 +162,7 @@ def test_doctor_tells_what_is_missing_from_what_is_wrong(run, monkeypatch):
     ]
     monkeypatch.setattr(doctor, "examine", lambda: rows)
     told = run("doctor").out.splitlines()
-    assert [line.split()[1:2] for line in told] == [["MISSING"], [], [], ["WRONG"], [], []]
+    assert [line.split()[1:2] for line in told] == [["MISSING"], [], [], ["INCORRECT"], [], []]
     assert all(line.startswith(" " * 22 + " line") for line in told[1:3] + told[4:])
 
 
@@ -173,7 +173,7 @@ def test_check_by_name_number_and_path_with_tunables(run, tmp_path):
     assert done.status == 0, done.err
     lines = done.out.splitlines()
     for name in ("01_direct@THREADS=64", "03_smem_tile", "mine"):
-        assert any(line.startswith(f"{name} on N2 C4") and "right" in line for line in lines)
+        assert any(line.startswith(f"{name} on N2 C4") and "correct" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -275,11 +275,11 @@ def test_check_of_a_problem_by_name_and_of_a_set(run):
     done = run("check", "01_direct", "--problem", "awkward.image_1", "--json")
     assert done.status == 0 and done.document["ok"] is True
     (report,) = done.document["reports"]
-    assert report["right"] is True and 0 < report["error"] <= report["bound"]
+    assert report["correct"] is True and 0 < report["error"] <= report["bound"]
     done = run("check", "01_direct", "--problem", "awkward.bias")
     assert done.status == 0 and "awkward.bias" in done.out
     done = run("check", "01_direct", "--problem", "awkward")
-    assert done.status == 0 and re.match(r"01_direct: right on (\d+) of \1 problems", done.out)
+    assert done.status == 0 and re.match(r"01_direct: correct on (\d+) of \1 problems", done.out)
 
 
 def test_compare_writes_the_png_that_it_names(run, tmp_path):
@@ -288,14 +288,14 @@ def test_compare_writes_the_png_that_it_names(run, tmp_path):
     assert done.status == 0, done.err
     path = Path(re.search(r"^plot: (.*)$", done.out, re.M)[1])
     assert path == tmp_path / "figure.png" and path.read_bytes().startswith(b"\x89PNG\r\n")
-    for word in ("01_direct", "02b_im2col_cublas", "right", "on the simulator"):
+    for word in ("01_direct", "02b_im2col_cublas", "correct", "on the simulator"):
         assert word in done.out
     assert " ms" not in done.out  # a simulated time is never a GPU's
     path.unlink()
     document = run(*words, "--json").document
     assert "plot" not in document and not path.exists()  # only where asked
     assert [row["kernel"] for row in document["rows"]] == ["01_direct", "02b_im2col_cublas"]
-    assert all(row["right"] is True for row in document["rows"])
+    assert all(row["correct"] is True for row in document["rows"])
     document = run(*words, "--json", "--plot", "one.png").document
     assert Path(document["plot"]) == tmp_path / "one.png" and Path(document["plot"]).exists()
 
@@ -310,7 +310,7 @@ def test_results_come_before_the_picture(run, monkeypatch):
     words = ("compare", "01_direct", "--problem", SMALL, "--plot", "one.png")
     done = run(*words)
     assert done.status == 2 and "one.png: No space left on device; correct" in done.err
-    assert "01_direct" in done.out and "right" in done.out
+    assert "01_direct" in done.out and "correct" in done.out
     document = run(*words, "--json").document
     assert document["ok"] is True and "No space left" in document["error"]
 
@@ -411,7 +411,7 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
     reports = {report["kernel"]: report for report in done.document["reports"]}
     messages = {name: "\n".join(report["failures"]) for name, report in reports.items()}
     assert "outputs are wrong" in messages["ones"]
-    assert [name for name, report in reports.items() if report["right"]] == ["01_direct"]
+    assert [name for name, report in reports.items() if report["correct"]] == ["01_direct"]
     assert "y[-1]" in messages["crash"] and "crash.cu:6:" in messages["crash"]
     assert "broken.cu:6:" in messages["broken"]
     assert "R == 7" in messages["refuses"] and "01_direct" in messages["refuses"]
@@ -448,13 +448,13 @@ def test_compare_with_wrong_ones(process, run, kernels):
     done = run("compare", *names, "--problem", SMALL)
     assert done.status == 1 and '{ a kernel "speaks" }' in done.out
     table = {line.split()[0]: line for line in reversed(done.out.splitlines()) if line.strip()}
-    assert " WRONG " in table["ones"] and " right " in table["01_direct"]
+    assert " INCORRECT " in table["ones"] and " correct " in table["01_direct"]
     assert " FAILED " in table["broken"] and " FAILED " in table["crash"]
     assert "broken.cu:6:" in done.out and "crash.cu:6:" in done.out
     assert not re.search(r"(crash|broken)\W.{,30}\b\1: ", done.out)  # each is named once
     done = process("compare", *names, "--problem", SMALL, "--engine", "sim", "--json")
     assert done.status == 1 and done.document["ok"] is False
-    assert [row["right"] for row in done.document["rows"]] == [False, False, False, True]
+    assert [row["correct"] for row in done.document["rows"]] == [False, False, False, True]
     assert done.document["rows"][1]["error"] is None
 
 
@@ -486,7 +486,7 @@ def test_what_is_told_to_reproduce_a_failure_does(run, tmp_path, monkeypatch, se
     (command,) = told = re.findall(REPRODUCE, done.out, re.MULTILINE)
     assert done.status == 1 and (f"--setting {setting} " in command) == bool(setting)
     again = run(*shlex.split(command))
-    assert again.status == 1 and "WRONG" in again.out and not again.err
+    assert again.status == 1 and "INCORRECT" in again.out and not again.err
     assert re.findall(REPRODUCE, again.out, re.MULTILINE) == told  # of one problem, too
     if setting:  # and what is right without it stays so
         assert run(*shlex.split(command.replace(f"--setting {setting}", ""))).status == 0
@@ -654,7 +654,7 @@ def test_what_takes_long_is_told_in_plain_lines(run, monkeypatch):
     ):
         done = run(*words)
         assert done.status == 0 and re.search(told, done.err), done.err
-        assert not re.search(r"[^\n -~]", done.err) and "right" in done.out
+        assert not re.search(r"[^\n -~]", done.err) and "correct" in done.out
         assert len(done.out.splitlines()) <= 4  # lines go to stderr alone
 
 

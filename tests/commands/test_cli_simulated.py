@@ -18,10 +18,10 @@ SPEC = "N=1,C=4,H=20,W=20,K=8,R=3,S=3"
 def test_command_line(tmp_path, capfd, monkeypatch):
     path = tmp_path / "91_no_stride.cu"
     picture = tmp_path / "map.png"
-    path.write_text(made("right").source.replace("q * conv.stride_w", "q"))
+    path.write_text(made("correct").source.replace("q * conv.stride_w", "q"))
     arguments = ["check", str(path), "--engine", "sim"]
     assert __main__.main([*arguments, "--problem", "N1 C1 H5 W9 K2 R1 S1 s1x2"]) == 1
-    assert "91_no_stride on N1 C1 H5 W9 K2 R1 S1 s1x2 p0 d1 g1: WRONG" in capfd.readouterr().out
+    assert "91_no_stride on N1 C1 H5 W9 K2 R1 S1 s1x2 p0 d1 g1: INCORRECT" in capfd.readouterr().out
     right = ["--problem", "N1 C1 H5 W9 K2 R1 S1", "--plot", str(picture), "--json"]
     assert __main__.main([*arguments, *right]) == 0
     document = json.loads(capfd.readouterr().out)

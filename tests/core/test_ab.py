@@ -460,9 +460,9 @@ def test_two_of_one_name():
 def test_a_wrong_one_is_never_compared(wrong):
     sides = {"a": Fake(name="01_a"), "b": Fake(name="02_b")} | {wrong: Fake(shifted, name="03_c")}
     result = convlab.ab(sides["a"], sides["b"], PLAIN)
-    assert result.verdict == "wrong" and not result.ok and math.isnan(result.ratio)
+    assert result.verdict == "incorrect" and not result.ok and math.isnan(result.ratio)
     assert result.verdicts == {} and result.counted == ({}, {}) and result.interval is None
-    assert f"{wrong.upper()} WRONG" in str(result) and "03_c on plain: WRONG" in str(result)
+    assert f"{wrong.upper()} INCORRECT" in str(result) and "03_c on plain: INCORRECT" in str(result)
     assert dumped(result)["ratio"] is None and result.plot() and len(result.frame) == 0
 
 
@@ -478,7 +478,7 @@ def test_a_file_edited_meanwhile():
 def test_a_callable_is_checked():
     assert convlab.ab(plain_torch, Fake(name="01_a"), PLAIN).verdict == "undecided"
     result = convlab.ab(Fake(name="01_a"), shifts, PLAIN)
-    assert result.verdict == "wrong" and result.b == "python:shifts"
+    assert result.verdict == "incorrect" and result.b == "python:shifts"
     padded = Problem(N=1, C=2, H=6, W=6, K=2, R=3, S=3, padding=1)
     with pytest.raises(LaunchError, match=r"returned \(1, 2, 4, 4\).*needs \(1, 2, 6, 6\)"):
         convlab.ab(Fake(name="01_a"), forgets_padding, padded)
@@ -489,7 +489,7 @@ def test_a_callable_is_checked():
 def test_a_callable_without_a_class_may_be_tf32():
     result = convlab.ab(rounds_to_tf32, plain_torch, PLAIN)
     assert result.classes == ("tf32", "fp32") and result.ok
-    assert "python:rounds_to_tf32 is right in tf32 precision only" in str(result)
+    assert "python:rounds_to_tf32 is correct in tf32 precision only" in str(result)
 
 
 # The result, as a GPU would give it -------------------------------------------------------------
@@ -537,7 +537,7 @@ def test_a_time_below_the_floor_is_said():
 
 def test_who_was_caught_is_told():
     result = dataclasses.replace(timed(), modes=(), caught=("", "it slept"))
-    assert result.verdict == "wrong" and not result.ok and "B CAUGHT" in result.sentence
+    assert result.verdict == "incorrect" and not result.ok and "B CAUGHT" in result.sentence
     assert "B caught: it slept" in str(result) and dumped(result)["caught"] == ["", "it slept"]
 
 
@@ -574,7 +574,7 @@ def test_a_set_has_a_row_for_each_problem_and_a_summary():
     }
     assert set(result.frame["problem"]) == {"plain", "small"} and result.ok and result.plot()
     wrong = convlab.ab(Fake(name="01_a"), Fake(shifted, name="03_c"), [PLAIN])
-    assert not wrong.ok and "03_c on plain: WRONG" in str(wrong)
+    assert not wrong.ok and "03_c on plain: INCORRECT" in str(wrong)
     headline = convlab.ab(Fake(), Fake(), "headline")
     assert [each.problem.label.split(" ")[0] for each in headline] == ["square", "rect", "wide"]
     both = ABs((timed(), timed(0.95)))

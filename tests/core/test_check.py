@@ -254,10 +254,10 @@ def test_workspace_holds_no_zeros_by_luck():
 
 def test_report_shows_itself(tmp_path):
     report = check(Fake(put((0, 1, 2, 3), math.nan)), PLAIN)
-    assert report.frame.shape[0] == 1 and not report.frame.right.item()
+    assert report.frame.shape[0] == 1 and not report.frame.correct.item()
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["error"] is None
-    assert str(report).startswith("90_fake on plain: WRONG")
-    assert "WRONG" in report._repr_html_()
+    assert str(report).startswith("90_fake on plain: INCORRECT")
+    assert "INCORRECT" in report._repr_html_()
     assert report.plot().save(tmp_path / "map.png").stat().st_size > 5000
     assert np.isnan(report.pixels[2, 3]) and np.isnan(report.channels[0, 1])
 
@@ -299,16 +299,16 @@ def test_set_of_problems_is_told_of():
     pointwise = Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1, name="pointwise")
     reports = check(Fake(wrong_if_strided), [PLAIN, FULL, pointwise], progress=False)
     assert isinstance(reports, Reports) and len(reports) == 2 and not reports.ok and not reports
-    assert list(reports.frame.right) == [True, False]
-    assert "right on 1 of 2 problems, 1 unsupported" in str(reports)
+    assert list(reports.frame.correct) == [True, False]
+    assert "correct on 1 of 2 problems, 1 unsupported" in str(reports)
     assert "does not support pointwise: needs R == 3" in str(reports)
     document = {"ok": False, "reports": [json.loads(json.dumps(reports.to_dict()))]}
     VALIDATOR.validate(document)
     set_ = document["reports"][0]
     assert set_["smallest"]["dimensions"] == str(reports.smallest.problem)
-    assert set_["verdict"] == "wrong" and [r["verdict"] for r in set_["reports"]] == [
-        "right",
-        "wrong",
+    assert set_["verdict"] == "incorrect" and [r["verdict"] for r in set_["reports"]] == [
+        "correct",
+        "incorrect",
     ]
     assert not Reports("none", ()).ok and Reports("none", ()).frame.empty
     assert "nothing was checked" in str(Reports("none", ()))

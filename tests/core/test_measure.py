@@ -35,7 +35,7 @@ from tests.fakes import PLAIN, CountingEngine, Fake, FakeLaunch, shifted, tf32, 
 
 pytestmark = pytest.mark.pure
 
-ABOUT = ["kernel", "title", "class", "engine", "right", "error", "bound"]
+ABOUT = ["kernel", "title", "class", "engine", "correct", "error", "bound"]
 SIM_COLUMNS = [
     *ABOUT,
     "traffic_mb",
@@ -197,7 +197,7 @@ def test_the_preparation_of_a_filter_is_timed_by_itself(monkeypatch):
 def test_a_comparison_has_a_row_for_each_kernel(comparison):
     frame = comparison.frame
     assert list(frame.columns) == SIM_COLUMNS
-    assert list(frame.right) == [True, False, True, False]
+    assert list(frame.correct) == [True, False, True, False]
     assert list(frame["class"]) == ["fp32", "fp32", "tf32", "fp32"]
     assert frame.x_floor[0] == pytest.approx(frame.traffic_mb[0] / frame.floor_mb[0])
     assert math.isnan(frame.traffic_mb[3]) and "shared memory" in frame.note[3]
@@ -211,8 +211,8 @@ def test_a_comparison_is_told_and_drawn(comparison, tmp_path):
     text = str(comparison)
     page = comparison._repr_html_()
     assert max(map(len, text.split("\n2")[0].split("\n"))) <= 100, text
-    assert "WRONG" in text and "FAILED" in text and "no GPU time is measured" in text
-    assert "ms" not in text.split("\n")[1] and "<table" in page and "WRONG" in page
+    assert "INCORRECT" in text and "FAILED" in text and "no GPU time is measured" in text
+    assert "ms" not in text.split("\n")[1] and "<table" in page and "INCORRECT" in page
     figure = comparison.plot(tmp_path / "deep" / "compare.png")
     assert (tmp_path / "deep" / "compare.png").stat().st_size > 10_000
     assert figure._repr_png_()[:4] == b"\x89PNG"
@@ -242,9 +242,9 @@ def test_all_right_is_ok_and_there_is_no_bar_without_a_terminal(capfd):
 def test_a_declined_problem_is_no_mistake():
     pointwise = Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1)
     result = compare([Fake()], pointwise, progress=False)
-    assert result.frame.right[0] is None and not result.ok and "unsupported" in str(result)
+    assert result.frame.correct[0] is None and not result.ok and "unsupported" in str(result)
     both = compare([Fake()], [pointwise, PLAIN], progress=False)
-    assert result.declined and both.ok and not both.declined
+    assert result.nothing_ran and both.ok and not both.nothing_ran
     assert result.frame.note[0].startswith("unsupported: ")
     assert "use " not in result.frame.note[0]  # the rows beside it tell which can
     assert max(map(len, str(result).splitlines())) <= 100
@@ -282,7 +282,7 @@ def test_a_kernel_that_does_not_build_is_a_row():
     broken = Fake(name="05_typo")
     broken.build = build
     result = compare([Fake(), broken], PLAIN, progress=False)
-    assert list(result.frame.right) == [True, False] and not result.ok
+    assert list(result.frame.correct) == [True, False] and not result.ok
     assert "expected ';'\n  int x" in result.failures[0] and "FAILED" in str(result)
     only = compare(broken, PLAIN, progress=False)
     assert not only.ok and str(only) and only.plot()
@@ -305,7 +305,7 @@ def test_kernels_are_built_side_by_side(monkeypatch):
     kernels[2].build = fail
     monkeypatch.setattr(sides.os, "sched_getaffinity", lambda _: {0, 1})
     result = compare(kernels, PLAIN, progress=False)
-    assert list(result.frame.right) == [True, True, False]
+    assert list(result.frame.correct) == [True, True, False]
     assert list(result.frame.kernel) == ["01_a", "02_b", "03_typo"]
 
 
@@ -320,11 +320,11 @@ def test_a_set_has_a_column_for_each_problem_and_a_summary():
     other = dataclasses.replace(PLAIN, N=1, name="other")
     result = compare([Fake(name="01_a"), Fake(shifted, name="02_b")], [PLAIN, other])
     assert list(result.frame["problem"]) == ["plain", "plain", "other", "other"] and not result.ok
-    assert result.sentence == "2 problems, all right on 0"
+    assert result.sentence == "2 problems, all correct on 0"
     cells = result.tables[0].cells
-    assert list(cells) == ["kernel", "class", "plain", "other"] and cells["other"][1] == "wrong"
+    assert list(cells) == ["kernel", "class", "plain", "other"] and cells["other"][1] == "incorrect"
     text = str(result)
-    assert "plain: 1 of 2 right; least traffic: 01_a" in text and "02_b: wrong: " in text
+    assert "plain: 1 of 2 correct; least traffic: 01_a" in text and "02_b: incorrect: " in text
     assert result[0].ok is False and len(json.dumps(result.to_dict(), allow_nan=False)) > 1000
     labels = [label.get_text() for label in result.plot().axes[0].get_yticklabels()]
     assert labels[0] == "plain: Fake 01_a" and labels[3] == "other: Fake 02_b"
@@ -388,7 +388,7 @@ def test_times_stand_beside_their_floors(gpu):
     assert frame.x_floor[0] == pytest.approx(2 / floor)
     assert frame.tflops[0] == pytest.approx(PLAIN.flops / 2e-3 / 1e12)
     assert (result.cost, result.engine) == ("time_ms", "cuda") and "(ms)" in result.cost_label
-    assert result.ok and result.sentence.startswith("plain: 2 of 2 right; fastest of them: 02_b, ")
+    assert result.ok and result.sentence.startswith("plain: 2 of 2 correct; fastest of them: 02_b, ")
     assert result.tables[0].cells["with prep. ms"] == ["3", "-"]
     for text in (str(result), result._repr_html_()):
         assert "02_b: timing not stable: only 3 samples within the time limit" in text and str(H200) in text
@@ -399,7 +399,7 @@ def test_a_gpu_lost_while_measuring_is_told(gpu):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     result = gpu(lost)
-    assert list(result.frame.right) == [False, False] and result.frame.time_ms.isna().all()
+    assert list(result.frame.correct) == [False, False] and result.frame.time_ms.isna().all()
     assert "start Python anew" in result.failures[0] and "FAILED" in str(result)
     assert "with_prepare_ms" not in result.frame and list(result.frame.samples) == [0, 0]
 
@@ -415,7 +415,7 @@ def timed_rows() -> pd.DataFrame:
         ("cudnn:fp32", "cuDNN fp32", "fp32", True, 4e-7, 17.1, 12.1),
         ("cudnn:tf32", "cuDNN TF32", "tf32", True, 3e-4, 6.4, 2.26),
     ]
-    keys = ["kernel", "title", "class", "right", "error", "time_ms", "floor_ms"]
+    keys = ["kernel", "title", "class", "correct", "error", "time_ms", "floor_ms"]
     frame = pd.DataFrame(cells, columns=keys).assign(engine="cuda", note="", spread_pct=0.4)
     frame["bound"] = [1e-3 if c == "tf32" else 1e-6 for c in frame["class"]]
     return frame.assign(x_floor=frame.time_ms / frame.floor_ms)
@@ -426,7 +426,7 @@ def test_times_are_drawn_with_their_floors(tmp_path):
     right = chart.axes[1]
     assert "ms" in right.get_xlabel() and len(right.patches) == 5
     texts = [text.get_text() for text in right.texts]
-    assert "17.1 ms, 1.41x floor" in texts and any("(wrong)" in text for text in texts)
+    assert "17.1 ms, 1.41x floor" in texts and any("(incorrect)" in text for text in texts)
     assert chart.save(tmp_path / "times.png").stat().st_size > 10_000
 
 

@@ -116,7 +116,7 @@ def compared(*kernels, title):
             "kernel": kernels,
             "title": title,
             "class": "fp32",
-            "right": True,
+            "correct": True,
             "error": 1e-7,
             "bound": 1e-6,
             "traffic_mb": 9.0,

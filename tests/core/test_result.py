@@ -44,7 +44,7 @@ TWO = Answer(problem("rect"), ok=False)
 SEVERAL = Several((ONE, TWO))
 
 
-@pytest.mark.parametrize("result", [ONE, TWO, SEVERAL], ids=["right", "wrong", "several"])
+@pytest.mark.parametrize("result", [ONE, TWO, SEVERAL], ids=["correct", "wrong", "several"])
 def test_text_html_json_and_a_copy_follow_from_the_rows(result):
     text = str(result)
     assert text.split("\n")[0] == result.sentence and repr(result) == text
@@ -76,7 +76,7 @@ def test_an_empty_table_leaves_no_blank_line():
 
 def test_a_set_has_a_row_for_each_problem_and_each_note_once():
     assert [row["problem"] for row in SEVERAL.to_dict()["rows"]] == ["square", "rect"]
-    assert not SEVERAL.ok and SEVERAL.sentence == "right on 1 of 2 problems"
+    assert not SEVERAL.ok and SEVERAL.sentence == "correct on 1 of 2 problems"
     assert str(SEVERAL).count("on a machine") == 2  # TWO's own, and once for all
     assert len(SEVERAL) == 2 and list(SEVERAL) == [SEVERAL[0], SEVERAL[1]]
     assert SEVERAL.tables[0].cells == {"problem": ["square", "rect"], "found": ["so it is"] * 2}

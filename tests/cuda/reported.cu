@@ -14,16 +14,16 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* c, const float* x, const flo
 
 // ---- broken: told at the line marked "here"; how far it came, the kind of fault, array, index, thread
 
-// case wrong: "wrong", "wrong result", "y", [0, 0, 0, 0], null
+// case wrong: "incorrect", "wrong result", "y", [0, 0, 0, 0], null
 // in device:
 if (t < end) y[t] = 1; // here
 
-// case stored twice: "wrong", "wrong result", "y", [0, 0, 0, 0], null
+// case stored twice: "incorrect", "wrong result", "y", [0, 0, 0, 0], null
 // in device:
 if (t < end) y[t] = 0;
 if (t < 16) y[t] = 1; // here
 
-// case unwritten: "wrong", "never written", "y", [0, 1, 3, 1], null
+// case unwritten: "incorrect", "never written", "y", [0, 1, 3, 1], null
 // in device:
 if (t < end - 3) y[t] = 1; // here
 
@@ -88,6 +88,6 @@ __shared__ auto v = 3; // here
 // in host:
 return "not today";
 
-// case declined: "declined", "declined", null, null, null
+// case declined: "unsupported", "unsupported", null, null, null
 // in header:
 // supports: R == 7

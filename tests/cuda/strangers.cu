@@ -367,7 +367,7 @@ cudaMemsetAsync(y, 0, 4 * total);
 conv_kernel<<<(total + 255) / 256, 256>>>(x, w, bias, y, d, workspace);
 return launch_error();
 
-// ---- refused: right on the simulator; the kind of nvcc's finding, and the line it is at
+// ---- refused: correct on the simulator; the kind of nvcc's finding, and the line it is at
 
 // case host_function: does not build | sum = twice
 // in before:

@@ -119,7 +119,7 @@ def test_an_honest_callable_passes_the_audit(name):
         ),
     ):
         function = Function(kernel, CPU)
-        notes = CallableAudit(function).finish(function, problem, right=True)
+        notes = CallableAudit(function).finish(function, problem, correct=True)
         assert all("calls a library" in note for note in notes), notes
 
 
@@ -217,7 +217,7 @@ def test_a_launch_that_is_quick_on_known_data_alone_remembers(judging):
 
 def test_comparison_tells_a_cheat():
     result = convlab.compare([honest, cheats.by_address()], PROBLEM, progress=False)
-    assert list(result.frame["right"]) == [True, False] and not result.ok
+    assert list(result.frame["correct"]) == [True, False] and not result.ok
     assert "caught: " in result.frame["note"][1] and "calls a library" in result.frame["note"][0]
 
 

@@ -190,7 +190,7 @@ def first_image_only():
     return part
 
 
-@planted("K D", f"{STALE}|WRONG")
+@planted("K D", f"{STALE}|INCORRECT")
 def on_a_thread():
     """Leaves the work to a thread, and returns at once."""
 
@@ -470,13 +470,13 @@ def aside(waits: bool) -> Callable:
     return elsewhere
 
 
-@planted("K D", f"{STALE}|on another stream|WRONG", gpu=True)
+@planted("K D", f"{STALE}|on another stream|INCORRECT", gpu=True)
 def on_another_stream():
     """Works on another stream, and waits for nothing."""
     return aside(False)
 
 
-@planted("K D", f"{STALE}|on another stream|WRONG", gpu=True)
+@planted("K D", f"{STALE}|on another stream|INCORRECT", gpu=True)
 def ends_on_another_stream():
     """Works on another stream, for which nobody waits."""
     return aside(True)
@@ -502,7 +502,7 @@ def kernel_counts():
     return kernel("static int calls = 0;", "calls++ < 4")
 
 
-@planted("K G", f"{STALE}|WRONG", gpu=True)
+@planted("K G", f"{STALE}|INCORRECT", gpu=True)
 def kernel_by_address():
     """A kernel file that launches once for each address of y."""
     return kernel(
@@ -530,7 +530,7 @@ def judged(cheat: Cheat) -> tuple[bool, str]:
         except ConvlabError as error:
             return cheat.wrong and bool(re.search(cheat.seen, str(error))), str(error)
     said = str(result)
-    wrong = result.verdict == "wrong"
+    wrong = result.verdict == "incorrect"
     told = re.search(cheat.seen, " ".join(said.split()))
     return wrong == cheat.wrong and bool(told) and "A CAUGHT" not in said, said
 

@@ -117,7 +117,7 @@ def mend(name: str, text: str, check: Callable[[str, str, Any], Report] = told) 
 def _further(before: Report, after: Report) -> bool:
     """Whether an edit that does not mend all mends something: fewer problems are wrong."""
     wrong = [
-        sum(not one["right"] for one in report.get("reports", ())) for report in (before, after)
+        sum(not one["correct"] for one in report.get("reports", ())) for report in (before, after)
     ]
     return wrong[1] < wrong[0]
 

@@ -71,11 +71,11 @@ class Versus(Several):
             for precision, choice in choices.items():
                 cudnn = f"cudnn:{precision}"
                 row = {"problem": found.problem.label, "class": precision, "choice": choice}
-                row |= seen.loc[choice, ["right", "time_ms", "error"]].to_dict()
+                row |= seen.loc[choice, ["correct", "time_ms", "error"]].to_dict()
                 rivals = cudnn, f"{cudnn}:channels_last", {"tf32": _COMPILED}.get(precision)
                 for rival, name in zip(RIVALS, rivals, strict=True):
                     row[f"{rival}_ms"] = seen["time_ms"].get(name, math.nan)
-                if not row["right"]:
+                if not row["correct"]:
                     row["time_ms"] = math.nan  # it is a time of something else
                 ratio = 1.0 if choice == cudnn else row["cudnn_ms"] / row["time_ms"]
                 rows.append(row | {"ratio": ratio})

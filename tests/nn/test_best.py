@@ -165,7 +165,7 @@ def compared(times: dict, each: Problem, wrong=()) -> Comparison:
             "title": name,
             "class": "fp32",
             "engine": "cuda",
-            "right": name not in wrong,
+            "correct": name not in wrong,
             "time_ms": time,
             "error": 3e-7,
             "mhz": 1980.0,
@@ -174,7 +174,7 @@ def compared(times: dict, each: Problem, wrong=()) -> Comparison:
         }
         for name, time in times.items()
     ]
-    frame = pd.DataFrame(rows).astype({"right": object})
+    frame = pd.DataFrame(rows).astype({"correct": object})
     return Comparison(each, frame, not wrong, ("on a machine",), tuple(wrong))
 
 

@@ -288,7 +288,7 @@ def test_a_kernel_cell_is_shown_as_cpp(lab: Lab) -> None:
 def test_mistake_in_a_kernel_cell_shows_at_its_line(lab: Lab, folder: Path) -> None:
     lab.open("edited.ipynb")
     lab.run_all(120)
-    assert "mine: sim, built" in lab.outputs(1) and "right" in lab.outputs(2)
+    assert "mine: sim, built" in lab.outputs(1) and "correct" in lab.outputs(2)
 
     lab.type_before("g_y[i] =", "oops ")
     message = lab.wait(lambda: "error" in lab.outputs(1).lower() and lab.outputs(1), 30, "an error")

@@ -20,7 +20,7 @@ from tests.spoilt import LAST, made
 def test_warnings_are_in_the_report_of_a_right_kernel():
     report = check(made("late", after="__syncthreads();"), PLAIN)
     (found,) = report.findings
-    assert report.ok and report.to_dict()["verdict"] == "right" and not found.error
+    assert report.ok and report.to_dict()["verdict"] == "correct" and not found.error
     assert (found.kind, found.block, report.failures) == ("barrier after exit", (2, 0, 0), ())
     words = "warning: barrier after exit: .* returned before this barrier,"
     line = rf"(?s)\n  {words}\s+late.cu:{found.line}\b"
@@ -34,7 +34,7 @@ def test_kernel_that_does_not_build_is_the_callers_to_hear_of():
 
 def test_build_that_passes_all_is_known_to_be_good_until_it_is_edited(few, tmp_path):
     path = tmp_path / "92_edited.cu"
-    path.write_text(made("right").source + f"// {tmp_path}")  # a build of its own
+    path.write_text(made("correct").source + f"// {tmp_path}")  # a build of its own
     kernel = convlab.load(path, engine="sim")
     assert check(kernel, PLAIN).ok and not rehearsal.is_good(kernel.build())
     assert check(kernel, count=1, progress=False).ok and rehearsal.is_good(kernel.build())
@@ -63,7 +63,7 @@ ON_GPU = {
     ),
     "wrong_stream": ({"stream": "0"}, "it launches on another stream than the one it is given"),
     "unwritten": ({"missing": 5}, "never written: all 5 wrong outputs"),
-    "right": ({}, ""),
+    "correct": ({}, ""),
     "reads_outside_and_drops_it": ("if (!i && g_x[-1] == 7) g_y[i] = 0;", ""),
     "synchronises": ({"before": "cudaStreamSynchronize(stream);"}, ""),
 }

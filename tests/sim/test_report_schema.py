@@ -47,7 +47,7 @@ def test_fault_is_told_with_its_place(told, name):
     path = told[1][name]
     verdict, kind, array, index, thread = json.loads(f"[{PLANTED[name][0]}]")
     assert (report["verdict"], report["fault"]) == (verdict, kind)
-    assert report["ok"] is report["right"] is False and report["kernel"] == path.stem
+    assert report["ok"] is report["correct"] is False and report["kernel"] == path.stem
     asked = None if verdict == "does not build" else PROBLEM
     assert (report["problem"], report["dimensions"]) == (asked, asked)
     finding = next(f for f in report["findings"] if f["error"])
@@ -74,7 +74,7 @@ def test_set_is_told_as_its_smallest_failing_problem_is(told):
     VALIDATOR.validate({"ok": False, "reports": [report]})
     told_of = [f for f in report["findings"] if f["kind"] != "compiler warning"]  # these come last
     assert told_of == report["smallest"]["findings"] == report["findings"][: len(told_of)]
-    same = ("verdict", "fault", "failures", "dimensions", "problem", "right", "ok")
+    same = ("verdict", "fault", "failures", "dimensions", "problem", "correct", "ok")
     assert {key: report[key] for key in same} == {key: report["smallest"][key] for key in same}
     assert report["fault"] == "global out of bounds" and report["findings"][0]["line"]
     declined = convlab.check(
@@ -82,7 +82,7 @@ def test_set_is_told_as_its_smallest_failing_problem_is(told):
     )
     report = json.loads(json.dumps(declined.to_dict()))
     VALIDATOR.validate({"ok": False, "reports": [report]})
-    assert report["verdict"] == report["fault"] == "declined" and "R == 7" in report["failures"][0]
+    assert report["verdict"] == report["fault"] == "unsupported" and "R == 7" in report["failures"][0]
 
 
 @pytest.mark.parametrize("name", ["01c_no_barrier_before", "01_stride_ignored", "01_bias_ignored"])
@@ -101,8 +101,8 @@ def test_program_mends_a_kernel_by_its_report_alone(name, monkeypatch):
 
 def test_sound_kernel_has_no_fault(told):
     report = told[0]["sound"]
-    assert (report["verdict"], report["fault"], report["findings"]) == ("right", None, [])
-    assert report["ok"] is report["right"] is True and report["error"] <= report["bound"]
+    assert (report["verdict"], report["fault"], report["findings"]) == ("correct", None, [])
+    assert report["ok"] is report["correct"] is True and report["error"] <= report["bound"]
 
 
 SPOILT = {
@@ -112,7 +112,7 @@ SPOILT = {
     "a place in two dimensions": lambda r: r["findings"][0].update(block=[0, 0]),
     "a finding without advice": lambda r: r["findings"][0].pop("try"),
     "a finding with more": lambda r: r["findings"][0].update(column=3),
-    "right, with a fault": lambda r: r.update(verdict="right"),
+    "correct, with a fault": lambda r: r.update(verdict="correct"),
     "wrong, without one": lambda r: r.update(findings=[]),
     "a text for a line": lambda r: r["findings"][0].update(line="3"),
 }

@@ -224,7 +224,7 @@ def test_unusual_data_shows_it(few: None, name: str) -> None:
     told = [s.words for s in settings.SETTINGS]
     assert [r.setting for r in others] == told * (1 + found.smallest.problem.relu)
     good = sum(report.ok for report in others)
-    assert f"WRONG, right on 1 of 1 problems, in {good} of {len(others)} settings" in str(found)
+    assert f"INCORRECT, correct on 1 of 1 problems, in {good} of {len(others)} settings" in str(found)
     VALIDATOR.validate({"ok": False, "reports": [json.loads(json.dumps(found.to_dict()))]})
 
 
@@ -332,7 +332,7 @@ def test_what_only_nvcc_refuses_is_a_failing_report(told: str, parts: dict[str, 
     assert told[0]["fault"] == kind and ("does not build by nvcc" in str(several)) == bool(
         several.errors
     )
-    assert ("WRONG" in str(one)) == (kind != "does not build") and "\n  try: " in str(one)
+    assert ("INCORRECT" in str(one)) == (kind != "does not build") and "\n  try: " in str(one)
     found = (told[1]["smallest"] or told[1])["findings"][0]
     assert found["kind"] == kind and found["try"]
 

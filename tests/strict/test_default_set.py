@@ -46,7 +46,7 @@ def test_a_kernel_of_few_problems_gets_more_generated_ones(monkeypatch):
 
 def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
     reports = check(Fake(wrong_if_strided), count=30, progress=False)
-    assert reports.patterns[0] == "wrong wherever the stride is not 1, and only there"
+    assert reports.patterns[0] == "incorrect wherever the stride is not 1, and only there"
     smallest = reports.smallest.problem
     assert (smallest.N, smallest.C, smallest.K, smallest.R) == (1, 1, 1, 2)  # it declines R = 1
     assert sorted(smallest.stride) == [1, 2]
@@ -64,7 +64,7 @@ def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
 
     reports = check(Fake(crashes), count=30, progress=False)
     assert reports.smallest.fault == "illegal address" and reports.smallest.problem.bias
-    assert reports.patterns[0] == "wrong wherever there is a bias, and only there"
+    assert reports.patterns[0] == "incorrect wherever there is a bias, and only there"
     assert reports.smallest.problem.macs <= 2
 
 

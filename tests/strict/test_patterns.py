@@ -195,8 +195,8 @@ def test_two_patterns_are_both_named():
 
     sentences = said(dataclasses.replace(PROBLEM, groups=1), both)
     assert [line.split(": ")[0] for line in sentences] == [
-        "wrong only where n > 0",
-        "wrong only where k is odd",
+        "incorrect only where n > 0",
+        "incorrect only where k is odd",
     ]
     assert "5,920 of 11,840" in sentences[0]
     sentences = said(PROBLEM, unwritten((..., COLUMNS % 16 >= 14)))
@@ -256,7 +256,7 @@ def test_places_said_are_true(data, problem):
     count = torch.empty(problem.y_shape)[box].numel()
     total = int(np.prod(problem.y_shape))
     for line in said(problem, put(box, value=99.0)):
-        if not line.startswith("wrong only where"):
+        if not line.startswith("incorrect only where"):
             continue
         told = line.split(": ")[1].replace(",", "").split()
         numbers = [int(word) for word in told if word.isdigit()]
@@ -271,20 +271,20 @@ SOME = [*generate(80, seed=5)]
 @pytest.mark.parametrize(
     ("fails", "sentence"),
     [
-        (lambda p: p.dilation != (1, 1), "wrong wherever the dilation is not 1, and only there"),
-        (lambda p: p.stride != (1, 1), "wrong wherever the stride is not 1, and only there"),
-        (lambda p: p.groups > 1, "wrong wherever groups > 1, and only there"),
-        (lambda p: p.R != p.S, "wrong wherever R is not S, and only there"),
-        (lambda p: p.padding[1] > 0, "wrong wherever pad_w is not 0, and only there"),
+        (lambda p: p.dilation != (1, 1), "incorrect wherever the dilation is not 1, and only there"),
+        (lambda p: p.stride != (1, 1), "incorrect wherever the stride is not 1, and only there"),
+        (lambda p: p.groups > 1, "incorrect wherever groups > 1, and only there"),
+        (lambda p: p.R != p.S, "incorrect wherever R is not S, and only there"),
+        (lambda p: p.padding[1] > 0, "incorrect wherever pad_w is not 0, and only there"),
         (
             lambda p: p.C // p.groups >= 13,
-            "wrong wherever C/groups >= 13 (right up to 9), and only there",
+            "incorrect wherever C/groups >= 13 (correct up to 9), and only there",
         ),
-        (lambda p: p.Q % 4 != 0, "wrong wherever Q is not a multiple of 4, and only there"),
+        (lambda p: p.Q % 4 != 0, "incorrect wherever Q is not a multiple of 4, and only there"),
         (lambda p: p.bias and p.N > 1, "N > 1 and there is a bias"),
-        (lambda p: p.P % 24 == 0, "wrong wherever P is a multiple of 24, and only there"),
-        (lambda p: p.gemm_m * p.K > 9000, "wrong wherever N*K*P*Q >= "),
-        (lambda p: p.gemm_k < 32, "wrong wherever C/groups*R*S <= "),
+        (lambda p: p.P % 24 == 0, "incorrect wherever P is a multiple of 24, and only there"),
+        (lambda p: p.gemm_m * p.K > 9000, "incorrect wherever N*K*P*Q >= "),
+        (lambda p: p.gemm_k < 32, "incorrect wherever C/groups*R*S <= "),
     ],
     ids=[
         "dilation",
@@ -335,7 +335,7 @@ def test_across_tells_which_explanations_fit():
         for s in (1, 2)
     ]
     (said,) = problem_patterns.describe([(p, p.stride[0] == 1) for p in some])
-    assert said.startswith("wrong wherever the stride is not 1, and only there (or stride_h is not")
+    assert said.startswith("incorrect wherever the stride is not 1, and only there (or stride_h is not")
     assert "or stride_w is not 1" in said and said.endswith("these problems cannot tell)")
 
 
@@ -348,7 +348,7 @@ def test_across_holds_for_what_was_tried_in_search_of_the_smallest():
     ]
     outcomes = [(p, p.Q < 1025) for p in drawn]
     assert problem_patterns.describe(outcomes)[0].startswith(
-        "wrong wherever Q >= 1031 (right up to 1000), and only"
+        "incorrect wherever Q >= 1031 (correct up to 1000), and only"
     )
     tries = [
         dataclasses.replace(drawn[3], W=w, H=h, name="")
@@ -356,7 +356,7 @@ def test_across_holds_for_what_was_tried_in_search_of_the_smallest():
         for h in (1, 3)
     ]
     (said,) = problem_patterns.describe(outcomes, [(p, p.Q < 1025) for p in tries])
-    assert said.startswith("wrong wherever Q >= 1025, and only there") and "P*Q" not in said
+    assert said.startswith("incorrect wherever Q >= 1025, and only there") and "P*Q" not in said
     assert not problem_patterns.describe(
         outcomes, [(dataclasses.replace(drawn[0], W=1100, name=""), True), (drawn[0], False)]
     )

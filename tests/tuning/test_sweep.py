@@ -70,7 +70,7 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
 
     def call(function, kernel, problem, time_limit, **options):
         cost = next(timings).cost(floor=1.0, flops=1e9)
-        row = {"kernel": kernel.name, "right": True, "note": ""} | cost.cells
+        row = {"kernel": kernel.name, "correct": True, "note": ""} | cost.cells
         row["note"] = f"timing not stable: only {row['samples']} samples within the time limit" * (
             row["samples"] < 9
         )
@@ -94,12 +94,12 @@ def test_a_wrong_point_is_dropped(tmp_path):
     )
     found = sweep(path, {"WRONG": [0, 1]})
     assert list(found.frame["WRONG"]) == [0] and not found.dropped.empty
-    assert found.dropped["kind"][0] in ("wrong", "failed") and found.dropped["reason"][0]
+    assert found.dropped["kind"][0] in ("incorrect", "failed") and found.dropped["reason"][0]
 
 
 def test_a_sweep_keeps_what_the_kernel_was_loaded_with(monkeypatch):
     seen = []
-    row = {"right": True, "traffic_mb": 1.0, "note": ""}
+    row = {"correct": True, "traffic_mb": 1.0, "note": ""}
     kernel = convlab.load("03", engine="sim", trace=False)
     with monkeypatch.context() as patch:
         patch.setattr(sweeping, "measure_point", lambda kernel, *_: seen.append(kernel) or row)

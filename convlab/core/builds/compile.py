@@ -80,7 +80,7 @@ def _run_load_inline(compilation: Compilation, folder: Path) -> None:
     text = compilation.text
     if cuda is not None:
         cpp_extension.CUDA_HOME = str(plain(cuda.home))
-    # load_inline writes these paths as they are. They stay right for a load_inline of the user's.
+    # load_inline writes these paths as they are. They stay correct for a load_inline of the user's.
     torch_folder = Path(torch.__file__).parent
     cpp_extension._TORCH_PATH = str(plain(torch_folder))
     cpp_extension.TORCH_LIB_PATH = str(plain(torch_folder / "lib"))

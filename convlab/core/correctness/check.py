@@ -391,7 +391,7 @@ def _shrunk(
 def _check_settings(
     checker: Checker, found: Reports, trials: Iterable[tuple[Problem, Setting]]
 ) -> Reports:
-    """Add the reports of a kernel that is right so far in settings, each on a problem."""
+    """Add the reports of a kernel that is correct so far in settings, each on a problem."""
     trials = list(trials)
     reports: list[Report] = []
     unsupported: list[tuple[Problem, str]] = []

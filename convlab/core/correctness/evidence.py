@@ -27,5 +27,5 @@ class Evidence:
     usual: bool = True  # whether the inputs are ordinary numbers, not inf, NaN, huge, tiny or 0
 
     def near(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Which of some values would be right if that were expected of them."""
+        """Which of some values would be correct if that were expected of them."""
         return np.abs(got - expected) <= self.allowed * (self.rms + np.abs(expected))

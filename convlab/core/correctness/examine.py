@@ -82,23 +82,23 @@ class _Runs:
 def _examine(
     kernel: Runnable, problem: Problem, seed: int, notes: tuple[str, ...], setting: Setting
 ) -> Report:
-    right = setting.reference(kernel, problem, seed)
+    correct = setting.reference(kernel, problem, seed)
     allowed = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
-    bound = setting.bound(allowed, kernel, right.rms)
+    bound = setting.bound(allowed, kernel, correct.rms)
 
     guards = Guards(setting.y_offset)
     inputs = [
         guards.place(name, tensor, setting.offset)
-        for name, tensor in zip(("x", "w", "bias"), right.inputs, strict=True)
+        for name, tensor in zip(("x", "w", "bias"), correct.inputs, strict=True)
     ]
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
-    pristine = right.inputs
+    pristine = correct.inputs
     if launch.plan is not None and not setting.keeps_filter:
         # A call is given the filter as it was laid out; w itself may be gone by then.
-        pristine = right.inputs[0], launch.inputs[1].fill_(math.nan).clone(), right.inputs[2]
+        pristine = correct.inputs[0], launch.inputs[1].fill_(math.nan).clone(), correct.inputs[2]
 
-    runs = _run_and_compare(launch, setting, right, bound, pristine)
+    runs = _run_and_compare(launch, setting, correct, bound, pristine)
     compared = runs.compared
     failures = runs.failures + _wrong_outputs(compared, setting, kernel.precision)
     failures = _with_lines(failures, launch)
@@ -132,13 +132,13 @@ def _examine(
         host_seconds=runs.seconds,
     )
     if (compared.wrong or compared.unwritten or changed) and kernel.device.type == "cuda":
-        report = _blame_stream(report, launch, right)
-    reference.forget_if_large(right)
+        report = _blame_stream(report, launch, correct)
+    reference.forget_if_large(correct)
     return report
 
 
 def _run_and_compare(
-    launch: Launch, setting: Setting, right: Reference, bound: float, pristine: Inputs
+    launch: Launch, setting: Setting, correct: Reference, bound: float, pristine: Inputs
 ) -> _Runs:
     """Run a launch after each history of the setting, until one of the results is wrong."""
     failures: list[Finding] = []
@@ -150,12 +150,12 @@ def _run_and_compare(
         counters = launch.counters
         failures += output.changed_inputs(launch.inputs, pristine)
         seen += launch.findings
-        y = setting.comparable(launch.y, right, launch.runnable)
-        compared = OutputComparison(right, y, bound, poisoned)
-        if not compared.right and earlier:
+        y = setting.comparable(launch.y, correct, launch.runnable)
+        compared = OutputComparison(correct, y, bound, poisoned)
+        if not compared.correct and earlier:
             text = f"wrong after calls for {', then '.join(map(str, earlier))}"
             failures.append(output.wrong("wrong after other calls", text))
-        if not compared.right or failures:
+        if not compared.correct or failures:
             break
     return _Runs(compared, seconds, counters, failures, seen)
 
@@ -308,32 +308,32 @@ def _run_again(
 
 
 def _compare_again(launch: Launch, compared: OutputComparison) -> list[Finding]:
-    """Run a kernel with atomics once more: its bits may differ, its result must be right."""
+    """Run a kernel with atomics once more: its bits may differ, its result must be correct."""
     poisoned = _run(launch)
     again = OutputComparison(compared.reference, launch.y, compared.bound, poisoned)
-    if again.right or not compared.right:
+    if again.correct or not compared.correct:
         return []
     text = (
         f"{again.wrong:,} outputs are wrong when it runs again on the same data, where the first "
-        "run was right: a race, or memory that it counts on and another call has changed"
+        "run was correct: a race, or memory that it counts on and another call has changed"
     )
     shape = launch.problem.y_shape
     return [output.wrong("not repeatable", text, "y", again.first_wrong, shape)]
 
 
-def _blame_stream(report: Report, launch: Launch, right: Reference) -> Report:
-    """Run a wrong kernel with all of it on the default stream; if it is right there, say so."""
+def _blame_stream(report: Report, launch: Launch, correct: Reference) -> Report:
+    """Run a wrong kernel with all of it on the default stream; if it is correct there, say so."""
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.default_stream()):
-        for _ in range(3):  # a race may well be right once
+        for _ in range(3):  # a race may well be correct once
             poisoned = output.poison(launch)
             torch.cuda.synchronize()
             launch()
             torch.cuda.synchronize()
-            if not OutputComparison(right, launch.y, report.bound, poisoned).right:
+            if not OutputComparison(correct, launch.y, report.bound, poisoned).correct:
                 return report
     text = (
-        "right when all of it runs on the default stream: it launches on another stream than "
+        "correct when all of it runs on the default stream: it launches on another stream than "
         "the one it is given (conv2d's last argument)"
     )
     findings = output.wrong("wrong stream", text), *report.findings

@@ -142,7 +142,7 @@ class OutputComparison:
         self.channels = _pooled(self._channels)
 
     @property
-    def right(self) -> bool:
+    def correct(self) -> bool:
         """Whether all outputs were written, none is wrong, and the normwise error is in bounds."""
         return not self.wrong and not self.unwritten and self.error <= self.bound
 

@@ -147,7 +147,7 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
 
 
 def tolerance(precision: str, gemm_k: int, outputs: float = math.inf) -> float:
-    """Return the largest normwise relative error, ||y - truth|| / ||truth||, of a right result.
+    """Return the largest normwise relative error, ||y - truth|| / ||truth||, of a correct result.
 
     fp32: the error of a sum of k terms in any order is bounded by k u (u = 2^-24), but roundings
     are nearly independent and it grows like sqrt(k) u (Higham, Accuracy and Stability of
@@ -186,7 +186,7 @@ def tolerance(precision: str, gemm_k: int, outputs: float = math.inf) -> float:
 
 
 class Reference:
-    """A problem's data, and the right outputs for it.
+    """A problem's data, and the correct outputs for it.
 
     `whole` is true where all outputs in float64 take about a second. Otherwise there is a
     stratified sample of at least `SAMPLED` outputs in float64, and all outputs in fp32, by cuDNN on
@@ -235,11 +235,11 @@ class Reference:
 
     @functools.cached_property
     def values(self) -> Tensor:
-        """The right outputs at `where`."""
+        """The correct outputs at `where`."""
         return self.at(self.where)
 
     def at(self, where: Tensor) -> Tensor:
-        """Return the right outputs at some positions (M, 4)."""
+        """Return the correct outputs at some positions (M, 4)."""
         return truth(self.problem, *self.inputs, where=where)
 
     @property

@@ -81,12 +81,12 @@ def _outcome(
     findings: Sequence[Finding],
 ) -> dict[str, Any]:
     """Return the keys that the JSON of a report and of `unrun` share."""
-    right = verdict == "right"
+    correct = verdict == "correct"
     mistakes = [finding.kind for finding in findings if finding.error]
     return {
         "kernel": kernel,
-        "ok": right,
-        "right": right,
+        "ok": correct,
+        "correct": correct,
         "verdict": verdict,
         "fault": mistakes[0] if mistakes else None,
         "problem": problem and problem.label,
@@ -220,7 +220,7 @@ class Report(Result):
             "engine": self.engine,
             "problem": self.problem.label,
             "setting": self.setting,
-            "right": self.ok,
+            "correct": self.ok,
         }
         numbers = ("error", "bound", "worst", "limit", "outputs", "wrong", "unwritten", "compared")
         return row | {name: getattr(self, name) for name in numbers}
@@ -242,10 +242,10 @@ class Report(Result):
 
     @property
     def sentence(self) -> str:
-        """Whether it is right, and on which problem."""
+        """Whether it is correct, and on which problem."""
         verdict = self.verdict
-        if verdict not in ("right", BuildError.kind):
-            verdict = "WRONG"
+        if verdict not in ("correct", BuildError.kind):
+            verdict = "INCORRECT"
         return f"{self.kernel} on {self.label}: {verdict}"
 
     @property
@@ -277,11 +277,11 @@ class Report(Result):
 
     @property
     def verdict(self) -> str:
-        """ "right", "wrong", "failed", or that it does not build."""
+        """ "correct", "incorrect", "failed", or that it does not build."""
         if self.ok:
-            return "right"
+            return "correct"
         if self.fault is None:
-            return "wrong"
+            return "incorrect"
         return self.fault if self.fault == BuildError.kind else "failed"
 
     def to_dict(self) -> dict[str, Any]:
@@ -313,7 +313,7 @@ class Reports(Result):
     skipped : the problems that the kernel does not support, and why.
     smallest : the report of the smallest problem found on which it is wrong.
     notes : what was checked, and what was left out.
-    tried : the problems of the search for the smallest, and whether the kernel is right on each.
+    tried : the problems of the search for the smallest, and whether the kernel is correct on each.
     findings : about the kernel, whatever the problem: what nvcc reports.
     """
 
@@ -341,7 +341,7 @@ class Reports(Result):
         return replace(self, findings=(*findings, *self.findings), notes=notes)
 
     @property
-    def declined(self) -> bool:
+    def nothing_ran(self) -> bool:
         """Whether the kernel supports none of the problems."""
         return not self.reports
 
@@ -378,21 +378,21 @@ class Reports(Result):
 
     @property
     def sentence(self) -> str:
-        """On how many problems it is right."""
+        """On how many problems it is correct."""
         skipped = f", {len(self.skipped)} unsupported" if self.skipped else ""
         if not self.reports:
             return f"{self.kernel}: nothing was checked{skipped}"
-        verdict = "WRONG, " if self.wrong else ""
+        verdict = "INCORRECT, " if self.wrong else ""
         if self.errors:
             verdict += "does not build by nvcc; simulated: "
         ordinary = self.ordinary
-        right = sum(report.ok for report in ordinary)
+        correct = sum(report.ok for report in ordinary)
         unusual = [report for report in self if report.setting]
         settings = ""
         if unusual:
             settings = f", in {sum(report.ok for report in unusual)} of {len(unusual)} settings"
         return (
-            f"{self.kernel}: {verdict}right on {right} of {len(ordinary)} problems"
+            f"{self.kernel}: {verdict}correct on {correct} of {len(ordinary)} problems"
             f"{skipped}{settings}"
         )
 
@@ -401,7 +401,7 @@ class Reports(Result):
         """A row for each problem of a short set."""
         if not 1 < len(self) <= _SHORT:
             return ()
-        shown = ["right" if report.ok else "WRONG" for report in self]
+        shown = ["correct" if report.ok else "INCORRECT" for report in self]
         return (Table(self.frame.assign(shown=shown), _COLUMNS),)
 
     @property
@@ -420,8 +420,8 @@ class Reports(Result):
             if not self.smallest.setting:
                 lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
             lines += [f"  {line}" for line in str(self.smallest).split("\n")]
-        wrong = [f"wrong on {report.label}: {report.summary}" for report in self.wrong]
-        lines += _listed(wrong, "wrong on {} more")
+        wrong = [f"incorrect on {report.label}: {report.summary}" for report in self.wrong]
+        lines += _listed(wrong, "incorrect on {} more")
         skipped = [
             f"does not support {problem.label}: {why.split(': ', 1)[-1]}"
             for problem, why in self.skipped
@@ -442,9 +442,9 @@ class Reports(Result):
         elif worst is not None:
             verdict = worst.verdict
         elif self.ok:
-            verdict = "right"
+            verdict = "correct"
         else:
-            verdict = "declined"
+            verdict = "unsupported"
             failures = [reason for _, reason in self.skipped] or ["no problem was asked for"]
             findings = [Finding(verdict, reason) for reason in failures]
         problem = None if worst is None else worst.problem

@@ -24,7 +24,7 @@ class Setting:
     """The ordinary setting, and the base of all others."""
 
     name: str = ""  # as `check` takes it; the ordinary setting has none
-    words: str = ""  # for people, as the end of "right on P, ..."
+    words: str = ""  # for people, as the end of "correct on P, ..."
     offset: int = 0  # bytes past an aligned address at which x, w and bias begin
     y_offset: int = 0  # the same of y
     workspace: int = 0  # bytes of workspace that there are; 0: as many as the kernel may have
@@ -39,7 +39,7 @@ class Setting:
         return reference.known(problem, seed, kernel.device, kernel.format)
 
     def bound(self, allowed: float, kernel: Runnable, rms: float) -> float:
-        """Return the largest normwise error of a right result; `allowed` is its class's.
+        """Return the largest normwise error of a correct result; `allowed` is its class's.
 
         `rms` is the root mean square of the truth.
         """
@@ -53,8 +53,8 @@ class Setting:
         """Run a launch, after calls for the problems of one history."""
         launch()
 
-    def comparable(self, y: Tensor, right: Reference, kernel: Runnable) -> Tensor:
-        """Return y with the truth in each place where a right kernel may differ from it."""
+    def comparable(self, y: Tensor, correct: Reference, kernel: Runnable) -> Tensor:
+        """Return y with the truth in each place where a correct kernel may differ from it."""
         return y
 
     def explain(self, compared: OutputComparison) -> list[Finding]:

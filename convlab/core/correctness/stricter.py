@@ -25,7 +25,7 @@ class Stricter(Protocol):
         """Return generated problems for a check that was given none."""
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
-        """Yield what to try in unusual settings, after these reports; each only if all is right."""
+        """Yield what to try in unusual settings, after these reports; each only if all is correct."""
 
     def shrink(self, problem: Problem, fails: Callable[[Problem], bool]) -> Problem:
         """Return the smallest problem found that still fails."""

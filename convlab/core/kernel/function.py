@@ -124,7 +124,7 @@ class FunctionLaunch(Launch):
             ) from error
 
     def _require(self, y: object) -> None:
-        """Raise LaunchError unless y is a plain tensor of the right shape, dtype and device."""
+        """Raise LaunchError unless y is a plain tensor of the correct shape, dtype and device."""
         name = self.runnable.name
         # A subclass of Tensor may compute when it is read.
         if type(y) is not Tensor:

@@ -137,16 +137,16 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
         if math.isfinite(row.bound):
             axes.plot([row.bound] * 2, [y - 0.33, y + 0.33], color=INK)
         if math.isnan(row.error):  # it did not run
-            text, ink = ("unsupported", QUIET) if pd.isna(row.right) else ("failed", _WRONG)
+            text, ink = ("unsupported", QUIET) if pd.isna(row.correct) else ("failed", _WRONG)
             _note(axes, text, (low, y), 4, color=ink)
             continue
         x = min(max(row.error, low * 1.3), high / 1.3)
-        if row.right:
+        if row.correct:
             axes.plot(x, y, "o", markersize=8, color=row.shade, markeredgecolor=INK)
             continue
         axes.plot(x, y, "X", markersize=10, color=_WRONG, markeredgecolor=INK)
         away, side = (-9, "right") if x > math.sqrt(low * high) else (9, "left")
-        text = "wrong>" if row.error > high else "wrong"
+        text = "incorrect >" if row.error > high else "incorrect"
         _note(axes, text, (x, y), away, color=_WRONG, ha=side)
     _legend(axes, "bound of its class", color=INK, markeredgewidth=1.6)
 
@@ -160,7 +160,7 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
         return
     largest = rows[cost].max()
     least = rows[floor].min()
-    room = 1.0 if rows["right"].isin([False]).any() else 0.65  # None: unsupported
+    room = 1.0 if rows["correct"].isin([False]).any() else 0.65  # None: unsupported
     if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
         left = min(least, rows[cost].min()) / 2
         _logarithmic(axes, left, largest * (largest / left) ** room, 6)
@@ -173,7 +173,7 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
         x = row[cost]
         if math.isnan(x):
             continue
-        look = {"color": row["shade"]} if row["right"] else {"color": "white", "hatch": "////"}
+        look = {"color": row["shade"]} if row["correct"] else {"color": "white", "hatch": "////"}
         axes.barh(y, x, height=0.62, edgecolor=INK, linewidth=0.8, **look)
         for color, width in (("black", 2.2), ("white", 0.7)):
             axes.plot([row[floor]] * 2, [y - 0.45, y + 0.45], color=color, linewidth=width)
@@ -184,7 +184,7 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
         # at its bar's end; on paper of its own, should the floor lie beyond
         _note(
             axes,
-            text + " (wrong)" * (not row["right"]),
+            text + " (incorrect)" * (not row["correct"]),
             (x, y),
             5,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},

@@ -41,12 +41,12 @@ class Result:
     # ---- what each subclass gives
     frame: pd.DataFrame  # the rows
     sentence: str  # the answer in one line
-    ok: bool  # whether something is right, and nothing wrong
+    ok: bool  # whether something is correct, and nothing wrong
     notes: Sequence[str]  # lines: the device, the scaling, what was left out and why
     problem: Problem  # not of a set
 
     # ---- what a subclass may replace
-    declined: bool = False  # whether nothing ran, as no kernel supports what was asked for
+    nothing_ran: bool = False  # whether nothing ran, as no kernel supports what was asked for
     tables: Sequence[Table] = ()  # what is shown of the rows
     details: Sequence[str] = ()  # lines below the tables: what is wrong, in full
     about: Mapping[str, Any] = MappingProxyType({})  # more for JSON: any values that `plain` takes
@@ -170,7 +170,7 @@ class Several(Result):
     @property
     def sentence(self) -> str:
         good = sum(result.ok for result in self.results)
-        return f"right on {good} of {len(self.results)} problems"
+        return f"correct on {good} of {len(self.results)} problems"
 
     @property
     def frame(self) -> pd.DataFrame:

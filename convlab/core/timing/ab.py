@@ -74,7 +74,7 @@ def ab(
     check
         Whether both are checked, and their outputs judged while they are timed. A wrong kernel, or
         one that is caught at something else than the work, ends the comparison with the verdict
-        "wrong". On a GPU, False trusts both.
+        "incorrect". On a GPU, False trusts both.
     careful
         Time in six fresh processes, which takes about a minute. The default is one process, in
         which memory is allocated anew four times (eight times, where the runs differ by much).

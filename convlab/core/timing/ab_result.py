@@ -90,11 +90,11 @@ class AB(Result):
 
     @property
     def verdict(self) -> str:
-        """B against A in the first mode: "faster", "slower", "same", "undecided" or "wrong".
+        """B against A in the first mode: "faster", "slower", "same", "undecided" or "incorrect".
 
         On the simulator "fewer bytes", "more bytes" or "same bytes". These say nothing about speed.
         """
-        without = "undecided" if self.ok else "wrong"
+        without = "undecided" if self.ok else "incorrect"
         return next(iter(self.verdicts.values()), without)
 
     @property
@@ -200,7 +200,7 @@ class AB(Result):
         # Without reports the two were not checked, and one was caught.
         wrong = [s for s, report in zip(sides, self.reports, strict=False) if not report.ok]
         if wrong:
-            return f"{' and '.join(wrong)} WRONG; nothing was compared"
+            return f"{' and '.join(wrong)} INCORRECT; nothing was compared"
         caught = [side for side, text in zip("AB", self.caught, strict=True) if text]
         return f"{' and '.join(caught)} CAUGHT; nothing was compared"
 
@@ -303,7 +303,7 @@ class AB(Result):
 
     @property
     def color(self) -> str:
-        colors = {"faster": GOOD, "slower": "#E69F00", "wrong": BAD}
+        colors = {"faster": GOOD, "slower": "#E69F00", "incorrect": BAD}
         return colors.get(self.verdict, "#777777")
 
     def figure(self) -> Chart:

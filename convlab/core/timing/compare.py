@@ -1,4 +1,4 @@
-"""Compare several kernels on one problem: is each right, at what cost, how far from the floor?"""
+"""Compare several kernels on one problem: is each correct, at what cost, how far from the floor?"""
 
 import datetime
 import math
@@ -32,7 +32,7 @@ from .sides import build_all, cudnn_of, identity, judge, reason, side_by_side
 
 # What kernels on a GPU are compared with.
 DEFAULT_BASELINES = ("cudnn:fp32", "cudnn:tf32")
-_COLUMNS = ["kernel", "title", "class", "engine", "right", "error", "bound", "note"]
+_COLUMNS = ["kernel", "title", "class", "engine", "correct", "error", "bound", "note"]
 
 
 def compare(
@@ -92,7 +92,7 @@ def compare(
     Examples
     --------
     >>> comparison = convlab.compare(["01_direct", "03_smem_tile"], "square")
-    >>> comparison.frame[["kernel", "right", "x_floor"]]
+    >>> comparison.frame[["kernel", "correct", "x_floor"]]
     >>> convlab.compare("03_smem_tile", "N=1,C=16,H=32,W=32,K=16,R=3,S=3", engine="sim").plot()
     """
     arguments.choice(engine, "engine", ENGINES)
@@ -112,14 +112,14 @@ class Contestant:
     Attributes
     ----------
     kernel : the kernel.
-    right : whether it is right; None if it does not support the problem.
+    correct : whether it is correct; None if it does not support the problem.
     report, timing : what the check and the measurement gave.
     note : what a reader should know of it, in a line.
     failure : what is wrong, in full; or empty.
     """
 
     kernel: Runnable
-    right: bool | None = None
+    correct: bool | None = None
     report: Report | None = None
     timing: Timing | None = None
     note: str = ""
@@ -127,18 +127,18 @@ class Contestant:
 
     def failed(self, how: str, error: Exception) -> None:
         """Note that an error ended its way."""
-        self.right = False
+        self.correct = False
         self.failure = named(self.kernel.name, error)
         self.note = f"{how}: {reason(error, self.kernel.name)}"
 
     def caught(self, how: str) -> None:
         """Note that it did something else than the work."""
-        self.right = False
+        self.correct = False
         self.note = f"caught: {how}"
         self.failure = f"{self.kernel.name}: {self.note}"
 
     def check(self, problem: Problem, seed: int) -> None:
-        """Check whether it is right."""
+        """Check whether it is correct."""
         try:
             judged = judge(self.kernel, problem, seed=seed, scale=None)
         except UnsupportedError as error:
@@ -149,13 +149,13 @@ class Contestant:
             return
         self.kernel = judged.runnable
         self.report = judged.report
-        self.right = judged.report.ok
+        self.correct = judged.report.ok
         self.note = "; ".join(judged.notes)
         if judged.caught:
             self.caught(judged.caught)
-        elif not self.right:
+        elif not self.correct:
             first = self.report.failures[0].removesuffix(", the first of them:")
-            self.note = f"wrong: {first}"
+            self.note = f"incorrect: {first}"
             self.failure = str(self.report)
 
     def timed(self, timing: Timing) -> None:
@@ -186,7 +186,7 @@ class Contestant:
             "title": kernel.title,
             "class": kernel.precision,
             "engine": kernel.engine,
-            "right": self.right,
+            "correct": self.correct,
             "error": math.nan if self.report is None else self.report.error,
             "bound": reference.tolerance(kernel.precision, problem.gemm_k, outputs),
         }
@@ -273,11 +273,11 @@ def _compared(
         # Elsewhere the run of the check was counted.
         if on_gpu and ran:
             _measure(ran, problem, tell, seed=seed, limit_seconds=limit_seconds)
-    rights = [entry.right for entry in entries]
+    verdicts = [entry.correct for entry in entries]
     return Comparison(
         problem=problem,
         frame=_frame(entries, problem, peaks),
-        ok=True in rights and False not in rights,
+        ok=True in verdicts and False not in verdicts,
         notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.failure for entry in entries if entry.failure),
         reports=tuple(entry.report for entry in ran),
@@ -299,14 +299,14 @@ def _build(entries: Sequence[Contestant], tell: Callable[[str], None]) -> None:
 def _measure(
     entries: Sequence[Contestant], problem: Problem, tell: Callable[[str], None], **options: Any
 ) -> None:
-    """Time all that ran, right or wrong; the options are `measure_all`'s."""
+    """Time all that ran, correct or wrong; the options are `measure_all`'s."""
     kernels = [entry.kernel for entry in entries]
     try:
         with explained(", ".join(kernel.name for kernel in kernels)):
             timings = measure_all(
                 kernels,
                 problem,
-                judged=[entry.right is True for entry in entries],
+                judged=[entry.correct is True for entry in entries],
                 progress=lambda name: tell(f"measuring {name}"),
                 **options,
             )
@@ -325,7 +325,7 @@ def _frame(entries: Sequence[Contestant], problem: Problem, peaks: Ceilings | No
     if "with_prepare_ms" in frame and frame["with_prepare_ms"].isna().all():
         frame = frame.drop(columns="with_prepare_ms")
     # As objects None, True and False stay what they are.
-    frame["right"] = frame["right"].astype(object)
+    frame["correct"] = frame["correct"].astype(object)
     return frame
 
 

@@ -53,12 +53,12 @@ class Comparison(Costly):
     Attributes
     ----------
     problem : the problem that was run, scaled down if necessary.
-    frame : one row for each kernel: kernel, title, class, engine, right, error, bound; then on a
+    frame : one row for each kernel: kernel, title, class, engine, correct, error, bound; then on a
         GPU time_ms, spread_pct (interquartile range over median), samples, mhz, tflops, floor_ms,
         x_floor, and with_prepare_ms where a kernel prepares its filter: the time including that;
         on the simulator traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds; then note.
-        `right` is None for a kernel that did not run.
-    ok : whether a kernel is right, and none is wrong. A kernel that does not support the problem,
+        `correct` is None for a kernel that did not run.
+    ok : whether a kernel is correct, and none is wrong. A kernel that does not support the problem,
         by its header, is not wrong.
     notes : lines: engine, device, scaling, versions, date.
     failures : what is wrong, in full: reports of wrong kernels, messages of those that failed.
@@ -101,9 +101,9 @@ class Comparison(Costly):
         return next((engine for engine in ("cuda", "sim") if engine in engines), "torch")
 
     @property
-    def declined(self) -> bool:
+    def nothing_ran(self) -> bool:
         """Whether nothing ran, as no kernel supports the problem."""
-        return len(self.frame) > 0 and bool(self.frame["right"].isna().all())
+        return len(self.frame) > 0 and bool(self.frame["correct"].isna().all())
 
     @property
     def note(self) -> str:
@@ -112,12 +112,12 @@ class Comparison(Costly):
 
     @property
     def sentence(self) -> str:
-        """How many kernels are right, and which of those costs least."""
-        rights = list(self.frame["right"])
-        text = f"{self.problem.label}: {rights.count(True)} of {len(rights)} right"
-        if None in rights:
-            text += f", {rights.count(None)} unsupported"
-        rows = self.frame[[right is True for right in rights]]
+        """How many kernels are correct, and which of those costs least."""
+        verdicts = list(self.frame["correct"])
+        text = f"{self.problem.label}: {verdicts.count(True)} of {len(verdicts)} correct"
+        if None in verdicts:
+            text += f", {verdicts.count(None)} unsupported"
+        rows = self.frame[[correct is True for correct in verdicts]]
         if self.cost in rows and rows[self.cost].notna().any():
             least = rows.loc[rows[self.cost].idxmin()]
             text += f"; {self.kind.least}: {least.kernel}, {short(least.x_floor)}x the floor"
@@ -125,7 +125,7 @@ class Comparison(Costly):
 
     @property
     def tables(self) -> Sequence[Table]:
-        shown = self.frame["right"].map({True: "right", False: "WRONG", None: "unsupported"})
+        shown = self.frame["correct"].map({True: "correct", False: "INCORRECT", None: "unsupported"})
         failed = self.frame["note"].str.startswith(("failed", "does not build"))
         rows = self.frame.assign(shown=shown.mask(failed, "FAILED"))
         return (Table(rows, _SHOWN | COSTS),)
@@ -151,20 +151,20 @@ class Comparisons(Several):
 
     @property
     def ok(self) -> bool:
-        """Whether a kernel is right on a problem, and none is wrong on any."""
+        """Whether a kernel is correct on a problem, and none is wrong on any."""
         if not any(result.ok for result in self):
             return False
-        return all(result.ok or result.declined for result in self)
+        return all(result.ok or result.nothing_ran for result in self)
 
     @property
-    def declined(self) -> bool:
+    def nothing_ran(self) -> bool:
         """Whether no kernel supports any of the problems."""
-        return all(result.declined for result in self)
+        return all(result.nothing_ran for result in self)
 
     @property
     def sentence(self) -> str:
         good = sum(result.ok for result in self.results)
-        return f"{len(self)} problems, all right on {good}"
+        return f"{len(self)} problems, all correct on {good}"
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -203,10 +203,10 @@ class Comparisons(Several):
 
 def _cell(row: dict[str, Any], result: Comparison) -> str:
     """Return the text of one kernel's cost on one problem."""
-    if row["right"] is None:
+    if row["correct"] is None:
         return "unsupported"
-    if not row["right"]:
-        return "wrong"
+    if not row["correct"]:
+        return "incorrect"
     multiple = row["x_floor"]
     multiple = f"{multiple:.2g}" if multiple < 100 else short(multiple)
     return f"{short(row[result.cost])} {result.kind.unit} ({multiple}x)"

@@ -82,14 +82,14 @@ def observe(launch: Launch, rows: int, trusted: bool) -> Observer:
 class Audit(Protocol):
     """Observe a Python callable from before its check until after it."""
 
-    def finish(self, runnable: Runnable, problem: Problem, right: bool) -> Sequence[str]:
+    def finish(self, runnable: Runnable, problem: Problem, correct: bool) -> Sequence[str]:
         """Return what a reader should know of the callable, in its class. Raises Caught."""
 
 
 class NoAudit:
     """Observe nothing."""
 
-    def finish(self, runnable: Runnable, problem: Problem, right: bool) -> Sequence[str]:
+    def finish(self, runnable: Runnable, problem: Problem, correct: bool) -> Sequence[str]:
         """Return nothing."""
         return ()
 

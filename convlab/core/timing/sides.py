@@ -89,7 +89,7 @@ def _error_of(building: Future) -> BuildError | None:
 
 @dataclass(frozen=True)
 class Judged:
-    """A runnable that was checked on a problem, in the class in which it is right.
+    """A runnable that was checked on a problem, in the class in which it is correct.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ def judge(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
         if again.ok:
             runnable = coarse
             report = again
-            notes.append(f"{runnable.name} is right in tf32 precision only")
+            notes.append(f"{runnable.name} is correct in tf32 precision only")
     try:
         notes += auditor.finish(runnable, problem, report.ok)
     except Caught as error:
