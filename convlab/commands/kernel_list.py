@@ -14,7 +14,7 @@ from .text_result import TextResult
 
 
 def kernel_list() -> TextResult:
-    """Return all kernels, grouped by folder, then the sets of problems."""
+    """Return how many kernels there are, all kernels by folder, and the sets of problems."""
     rows = []
     lines = []
     folder = None
@@ -26,6 +26,7 @@ def kernel_list() -> TextResult:
         rows.append({"kernel": path.stem, "folder": folder, "path": path} | row)
         lines += kernel_lines
     sets = {name: [problem.name for problem in problems(name)] for name in PROBLEM_SETS}
+    lines.insert(0, f"{len(rows)} kernels, {len(sets)} sets of problems")
     lines += ["", "problems:"]
     for name, members in sets.items():
         lines += wrapped(f"{name}: {', '.join(members)}", rest="    ")

@@ -123,6 +123,7 @@ def test_list(run, tmp_path, monkeypatch):
     lines = done.out.splitlines()
     assert done.status == 0 and all(path.stem in done.out for path in shipped)
     assert f"kernels of {shipped[0].parent}:" in lines  # and where they are from
+    assert lines[0] == f"{len(shipped) + 1} kernels, {len(PROBLEM_SETS)} sets of problems"
     assert lines[lines.index(f"kernels of {tmp_path / 'own'}:") + 1].split()[0] == "mine"
     assert max(map(len, done.out[done.out.index("problems:") :].splitlines())) <= 100
     document = run("list", "--json").document
