@@ -460,16 +460,16 @@ def gpu(monkeypatch):
         kernel.engine = "cuda"
         kernel.runs_on = None
 
-    def compared(times):
+    def compared(times, limit_seconds=1.0):
         monkeypatch.setattr(comparing, "measure_all", times)
-        return compare(kernels, PLAIN, baselines=[], limit_seconds=1.0)
+        return compare(kernels, PLAIN, baselines=[], limit_seconds=limit_seconds)
 
     return compared
 
 
 def test_times_stand_beside_their_floors(gpu):
     def times(kernels, problem, *, seed, limit_seconds, finished, place_only, **options):
-        assert (problem, seed, limit_seconds, place_only) == (PLAIN, 0, 1.0, True)
+        assert (problem, seed, limit_seconds, place_only) == (PLAIN, 0, 1.0, False)
         finished(0, measure.Timing(2e-3, 0.01, 50, True, 1e-3))
         finished(1, measure.Timing(1e-3, 0.02, 3, False))
 
@@ -504,6 +504,17 @@ def test_times_stand_beside_their_floors(gpu):
             "02_b: timing not stable: only 3 samples within the time limit" in text
             and str(H200) in text
         )
+
+
+def test_without_a_limit_a_row_stops_once_its_place_is_certain(gpu):
+    def times(kernels, problem, *, limit_seconds, finished, place_only, **options):
+        assert place_only and limit_seconds == measure.LIMIT_SECONDS
+        finished(0, measure.Timing(2e-3, 0.001, 3, True, spent_seconds=0.5))
+        finished(1, measure.Timing(1e-3, 0.001, 20, True, spent_seconds=0.1))
+
+    result = gpu(times, limit_seconds=None)
+    assert list(result.phases["timing"]) == [0.5, 0.1] and "not stable" not in str(result)
+    assert "timing s" in result.text(verbose=True)
 
 
 def test_a_gpu_lost_while_measuring_is_told(gpu):

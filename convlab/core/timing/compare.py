@@ -48,7 +48,7 @@ def compare(
     scale: str | None = "auto",
     baselines: Sequence[str] | None = None,
     seed: int = 0,
-    limit_seconds: float = LIMIT_SECONDS,
+    limit_seconds: float | None = None,
     progress: bool = True,
     each: Callable[[Comparison], object] | None = None,
 ) -> Comparison | Comparisons:
@@ -76,8 +76,9 @@ def compare(
     seed
         The seed of the data.
     limit_seconds
-        The most time in seconds to measure one kernel on a GPU. A kernel stops earlier once its
-        place among the others is certain.
+        The most time in seconds to measure one kernel on a GPU, if its time is not known to half a
+        percent before. By default a kernel also stops once its place among the others is certain,
+        and after 3 seconds at the latest.
     progress
         Show a progress bar; in a log file, a line now and then.
     each
@@ -115,13 +116,18 @@ def compare(
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(progress, "progress")
     seed = arguments.whole(seed, "seed")
+    place_only = limit_seconds is None
+    if place_only:
+        limit_seconds = LIMIT_SECONDS
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     problems, is_set = members(problem)
     briefly = kernels is None
     if briefly:
         kernels = first_kernels(problems, engine, scale)
     loaded = _load(kernels, engine, baselines)
-    options = _Options(scale, seed, limit_seconds, progress, briefly, each)
+    options = _Options(
+        scale, seed, limit_seconds, place_only, progress=progress, briefly=briefly, each=each
+    )
     results = [_compared(loaded, one, options) for one in problems]
     return Comparisons(tuple(results)) if is_set else results[0]
 
@@ -132,12 +138,14 @@ class _Options:
 
     Attributes
     ----------
+    place_only : whether a kernel's measurement ends once its place is certain.
     briefly : whether simulated kernels are checked without nvcc and without a second build.
     """
 
     scale: str | None
     seed: int
     limit_seconds: float
+    place_only: bool
     progress: bool
     briefly: bool
     each: Callable[[Comparison], object] | None
@@ -384,7 +392,7 @@ def _measure(
                 limit_seconds=options.limit_seconds,
                 progress=lambda name: tell(f"measuring {name}"),
                 judged=[entry.correct is True for entry in entries],
-                place_only=True,
+                place_only=options.place_only,
                 finished=finished,
             )
     except LaunchError as error:
