@@ -389,9 +389,10 @@ def test_the_pages_call_commands_that_exist():
         text = re.sub(r"(?<=\S)\n(?=\S)", " ", page.read_text())
         calls |= {words.strip() for words in re.findall(r"python -m convlab ([^`|>#\n]*)", text)}
     calls = {words for words in calls if not re.search(r"--help|COMMAND", words)}
-    for words in sorted(calls):
+    # A page may name a command without its arguments.
+    for words in sorted(calls - set(rooms.names("command"))):
         assert build_parser().parse_args(shlex.split(words)).command
-    assert {"compare", "doctor", "check --count 1000"} <= calls and len(calls) > 5
+    assert {"compare", "doctor", "check --count 1000"} <= calls
 
 
 # --- what is wrong -------------------------------------------------------------------------------
