@@ -101,9 +101,9 @@ def _backward(ctx, g_y: Tensor) -> tuple[Tensor | None, ...]:
         # As in torch, the gradient is 0 where y is 0.
         g_y = torch.ops.aten.threshold_backward(g_y, y, 0)
     stride, padding, dilation, groups = ctx.options
-    wanted = list(ctx.needs_input_grad[:3])
+    needed = list(ctx.needs_input_grad[:3])
     gradients = torch.ops.aten.convolution_backward(
-        g_y, x, w, ctx.bias_shape, stride, padding, dilation, False, [0, 0], groups, wanted
+        g_y, x, w, ctx.bias_shape, stride, padding, dilation, False, [0, 0], groups, needed
     )
     return *gradients, *[None] * 6
 
