@@ -317,7 +317,7 @@ def test_explain_finds_the_line_on_the_simulator(unbounded, capsys):
 
 def test_explain_says_that_it_found_nothing_and_never_raises(unbounded, monkeypatch):
     kernel = convlab.load("01_direct", engine="sim")
-    assert cuda_faults.explain(kernel, SMALL) == (f"the simulator found nothing on {SMALL}", [])
+    assert cuda_faults.explain(kernel, SMALL) == (f"the simulator found no error on {SMALL}", [])
     assert cuda_faults.explain(baseline("torch:cpu"), SMALL) == ("", [])
     monkeypatch.setattr(unbounded, "on", None)
     assert "could not run it" in cuda_faults.explain(unbounded, SMALL)[0]

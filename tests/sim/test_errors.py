@@ -310,10 +310,10 @@ DEVICE: dict[str, tuple[str, str]] = {
         "y[i] = unfinished(i);",
         "abort: a function that must return a value ended without one",
     ),
-    "far": ("y = nullptr; y[100000] = 0;", "null pointer; null here: bias .*, the workspace"),
+    "far": ("y = nullptr; y[100000] = 0;", "null pointer; null arguments of conv2d: bias .*, workspace"),
 }
 HOST: dict[str, tuple[str, str]] = {
-    "host-null-pointer": ("y = nullptr; y[0] = first;", r"null here: bias \(the problem"),
+    "host-null-pointer": ("y = nullptr; y[0] = first;", r"null arguments of conv2d: bias \(the problem"),
     "abort": ("abort();", r"abort\(\) was called"),
     "exit": ("exit(0);", r"exit\(\) was called"),
     "quick": ("if (fork() == 0) exit(1); std::quick_exit(0);", r"exit\(\) was called"),
