@@ -72,12 +72,12 @@ def conv2d(
 
     Parameters
     ----------
-    x : torch.Tensor
+    x : Tensor
         The input, (N, C, H, W), or (C, H, W) for one image.
-    w : torch.Tensor
+    w : Tensor
         The filter, (K, C/groups, R, S).
-    bias : torch.Tensor, optional
-        (K,). All tensors are float32, on one device, with any strides.
+    bias : Tensor, optional
+        Shape (K,). All tensors are float32, on one device, with any strides.
     stride, padding, dilation, groups
         As in ``torch.nn.functional.conv2d``: ints or pairs (height, width). padding may also be
         ``"valid"`` (no padding) or ``"same"`` (P = H and Q = W; only with stride 1).
@@ -241,7 +241,7 @@ def replace(
 
     Parameters
     ----------
-    model : torch.nn.Module
+    model : Module
         Any module, also a single ``torch.nn.Conv2d``.
     kernel : str, Path or Kernel
         As in `conv2d`. With ``"auto"`` each layer gets the best kernel for its shape; `choices`
@@ -304,7 +304,7 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
 
     Parameters
     ----------
-    model : torch.nn.Module
+    model : Module
         Any module. It runs without gradients, in its present mode. Call ``eval()`` first, because
         in training mode the run changes its statistics.
     *inputs, **keywords
@@ -312,7 +312,7 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
 
     Returns
     -------
-    list of (str, Problem)
+    list of (name, Problem)
         The layer's name and the problem, for each call of a ``torch.nn.Conv2d`` or a subclass, in
         the order of the calls. A shared layer appears once for each call. A ``padding_mode`` other
         than "zeros", and the asymmetric part of the padding "same", are part of the problem's input
@@ -355,16 +355,16 @@ def choices(
 
     Parameters
     ----------
-    model : torch.nn.Module
+    model : Module
         Any module, replaced or not. `problems` runs it once.
     *inputs, **keywords
         The arguments of the model.
     kernel : str
-        "auto", "auto:fp32" or "auto:tf32".
+        One of "auto", "auto:fp32" and "auto:tf32".
 
     Returns
     -------
-    list of (str, Problem, Kernel or Baseline)
+    list of (name, Problem, Kernel or Baseline)
         The layer's name, its problem, and the kernel or library convolution. It prints as a table.
 
     Raises

@@ -31,6 +31,7 @@ def problem(name_or_spec: str | Problem) -> Problem:
     Returns
     -------
     Problem
+        It has a name if you gave one.
 
     Raises
     ------
@@ -39,9 +40,9 @@ def problem(name_or_spec: str | Problem) -> Problem:
 
     Examples
     --------
-    >>> print(problem("square"))
+    >>> print(convlab.problem("square"))
     N16 C16 H1024 W1024 K128 R3 S3 s1 p0 d1 g1
-    >>> problem("N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1").y_shape
+    >>> convlab.problem("N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1").y_shape
     (1, 8, 32, 32)
     """
     if isinstance(name_or_spec, Problem):
@@ -77,12 +78,13 @@ def problems(set_name: str) -> list[Problem]:
     Parameters
     ----------
     set_name : str
-        "headline" (3 large problems), "kernelbench", "resnet50", "awkward" (small problems that
-        reveal mistakes) or "limits" (problems with one very large size).
+        One of "headline" (3 large problems), "kernelbench", "resnet50", "awkward" (small problems
+        that reveal mistakes) and "limits" (problems with one very large size).
 
     Returns
     -------
     list of Problem
+        In the order of the file ``problems.txt``.
 
     Raises
     ------
@@ -91,7 +93,7 @@ def problems(set_name: str) -> list[Problem]:
 
     Examples
     --------
-    >>> [conv.name for conv in problems("headline")]
+    >>> [conv.name for conv in convlab.problems("headline")]
     ['square', 'rect', 'wide']
     """
     return list(_sets()[choice(set_name, "set of problems", PROBLEM_SETS)])
