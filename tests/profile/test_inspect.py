@@ -282,7 +282,7 @@ def test_the_model_counts_what_warps_execute() -> None:
     stated = sum(FLOAT32.bytes(wide)[name] for name in ("x", "y"))
     assert found.dram.low == pytest.approx(stated, rel=0.02) and found.dram.bytes is None
     assert "the sample lacks some of the arrays that it reads" in found.dram.note
-    assert part.limited_by in part.terms and "ms; busy with" in str(part)
+    assert part.limited_by in part.terms and "ms; overlapping parts: " in str(part)
     # fewer warps hide less latency, and more instructions take longer
     assert predicted(wide, registers=255).ms > 1.5 * found.ms
     assert predicted(wide, scale=3).ms == pytest.approx(3 * found.ms, rel=0.2)
