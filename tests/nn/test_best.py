@@ -370,7 +370,7 @@ def test_a_wrong_choice_has_no_ratio():
     found = versus.Versus((result,), ({"fp32": "05", "tf32": "cudnn:tf32"},))
     assert not found.ok and math.isnan(found.means("fp32")["cuDNN"])
     assert "05: wrong: so it is" in str(found) and "-" in found.tables[0].cells["ratio"]
-    assert "wrong" in [
+    assert "incorrect" in [
         text.get_text().strip() for text in beside_cudnn(found.frame, []).axes[-1].texts
     ]
 
