@@ -484,7 +484,7 @@ def test_a_callable_is_checked():
     padded = Problem(N=1, C=2, H=6, W=6, K=2, R=3, S=3, padding=1)
     with pytest.raises(LaunchError, match=r"returned \(1, 2, 4, 4\).*needs \(1, 2, 6, 6\)"):
         convlab.ab(Fake(name="01_a"), forgets_padding, padded)
-    with pytest.raises(LaunchError, match=r"raised TypeError.*called as f\(x, w"):
+    with pytest.raises(LaunchError, match=r"raised TypeError.*calls it as f\(x, w"):
         convlab.ab(Fake(name="01_a"), lambda x, w: F.conv2d(x, w), PLAIN)
 
 
