@@ -1,4 +1,4 @@
-"""Audits a Python callable: does it do the work for which it is timed?
+"""Audit a Python callable: check that it does the work that is timed.
 
 ``cheats.md``, next to this file, lists what the audit catches.
 """
@@ -22,10 +22,10 @@ from ..core.timing.observer import Caught
 from .replaced_tools import current_stream, read_settings, require_own_tools, restore_settings
 from .witness import SECRET, Witness
 
-# The calls of an audit, and the seconds after which it makes no more.
+# An audit makes so many calls, or fewer if they take more than so many seconds.
 _CALLS = 12
 _AUDIT_SECONDS = 3.0
-# Cycles of a GPU's clock: about a millisecond.
+# GPU clock cycles: about 1 ms.
 _SLEEP_CYCLES = 2_000_000
 # Parts of the names of torch's operations that do most of a convolution's work.
 _LIBRARY_PARTS = ("conv", "mm", "matmul", "linear")
@@ -33,16 +33,16 @@ _HALVES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
 
 
 class CallableAudit:
-    """Stores torch's settings at its creation; `finish` compares them, and calls the callable."""
+    """Store torch's settings before a check; `finish` compares them and calls the callable."""
 
     def __init__(self, runnable: Runnable) -> None:
         self.runnable = runnable
         self._settings = read_settings()
 
     def finish(self, runnable: Runnable, problem: Problem, correct: bool) -> Sequence[str]:
-        """Return notes about the callable for a reader. Raises Caught.
+        """Call the callable twelve times, and return notes about it. Raises Caught.
 
-        A callable that is not `correct` is not called again.
+        A callable that is not `correct` is not called.
         """
         self._require_own_state()
         if not correct:
@@ -55,16 +55,16 @@ class CallableAudit:
         """Raise Caught if tools were replaced, or torch's settings were changed."""
         require_own_tools(self.runnable)
         if changed := restore_settings(self._settings):
-            text = "it left torch's settings changed, which also apply to the other side: "
+            text = "it changed settings of torch that also apply to the other side: "
             raise Caught(self.runnable, text + ", ".join(changed))
 
 
 def _called_twelve_times(function: Function, problem: Problem) -> list[str]:
-    """Call a callable twelve times on changing data, and return notes about it for a reader.
+    """Call a callable twelve times on changing data, and return notes about it.
 
-    x and w change before each call. y is read as soon as a call returns, and the truth is computed
-    after the last call. On a GPU the stream sleeps before each call, so that work on another stream
-    is too early or too late.
+    Some elements of x and w change before each call. Outputs are copied when a call returns, and the
+    reference is computed after the last call. On a GPU the stream sleeps before each call, so that
+    work on another stream happens too early or too late.
     """
     launch = function.prepare(problem, *inputs(problem, SECRET.getrandbits(32), function.device))
     witness = Witness(launch, _CALLS)
@@ -95,17 +95,17 @@ def _called_twelve_times(function: Function, problem: Problem) -> list[str]:
 
 
 def _call_recorded(launch: Launch, recorder: _OperationRecorder) -> None:
-    """Call a launch, and record its operations where that is possible."""
+    """Call a launch, and record its torch operations if that is possible."""
     try:
         with recorder:
             launch()
     except LaunchError:
-        # The output of torch.compile may not run under a dispatch mode.
+        # A function from torch.compile may not run under a dispatch mode.
         launch()
 
 
 class _OperationRecorder(TorchDispatchMode):
-    """Records torch operations that are called, the dtypes of their results, and the streams."""
+    """Record the torch operations that are called, the dtypes of their results, and the streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,14 +124,14 @@ class _OperationRecorder(TorchDispatchMode):
         return result
 
     def describe(self, precision: str) -> list[str]:
-        """Return notes about the operations, for a callable of a precision class."""
+        """Return notes about the operations of a callable that declares a precision class."""
         notes = []
         library = sorted(n for n in self._names if any(part in n for part in _LIBRARY_PARTS))
         if library:
             notes.append(f"calls a library: torch's own {', '.join(library)}")
         halves = [str(dtype) for dtype in _HALVES if dtype in self._dtypes]
         if halves and precision == "fp32":
-            notes.append(f"computes in {', '.join(halves)}, and is judged as {precision}")
+            notes.append(f"computes in {', '.join(halves)}, but is checked as {precision}")
         if len(self._streams) > 1:
-            notes.append("uses other streams than the one that is timed")
+            notes.append("uses other streams than the timed one")
         return notes

@@ -1,7 +1,8 @@
-"""Detects replaced tools: the clock, the events and the comparisons that a verdict depends on.
+"""Detect replaced functions: the clock, the events and the comparisons that a verdict needs.
 
-A callable is Python in this process, and can replace `torch.cuda.synchronize` by its own function.
-So the original objects are stored at import. They are compared after each run, and put back.
+A callable runs Python in this process. It can replace `torch.cuda.synchronize` by its own function,
+for example. So this module stores the original objects when it is imported. After each run they are
+compared with the current ones, and restored.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ _OURS = (examine, reference, output, output.OutputComparison, reference.Referenc
 
 
 def _originals() -> dict[str, tuple[Any, str, Any]]:
-    """Return each watched object, by its full name: its holder, its name there, and the object."""
+    """Return for the full name of each watched object: its holder, its name there, the object."""
     holders = [
         (name, pkgutil.resolve_name(name), names.split()) for name, names in _WATCHED.items()
     ]
@@ -56,19 +57,19 @@ def _originals() -> dict[str, tuple[Any, str, Any]]:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Return whether a function's code is not from Python's library, torch or convlab."""
+    """Return whether a function's code is not from Python's standard library, torch or convlab."""
     code = getattr(value, "__code__", None)
     folders = (sysconfig.get_path("stdlib"), *torch.__path__, str(Path(__file__).parents[1]))
     return code is not None and not code.co_filename.startswith((*folders, "<frozen"))
 
 
 _ORIGINALS = _originals()
-# The names of tools that had been replaced before convlab was imported.
+# The names of objects that had been replaced before convlab was imported.
 REPLACED_BEFORE = [name for name, (*_, value) in _ORIGINALS.items() if _is_foreign(value)]
 
 
 def restore_replaced() -> list[str]:
-    """Put back the tools that were replaced since the import; return their names."""
+    """Restore the objects that were replaced since the import, and return their names."""
     names = []
     for name, (holder, attribute, value) in _ORIGINALS.items():
         if getattr(holder, attribute, None) is not value:
@@ -78,27 +79,27 @@ def restore_replaced() -> list[str]:
 
 
 def put_back() -> list[str]:
-    """Put back the tools that were replaced; return their names.
+    """Restore the objects that were replaced, and return their names.
 
-    Raises ConvlabError if they had been replaced before convlab was imported.
+    Raises ConvlabError if one had been replaced before convlab was imported.
     """
     if REPLACED_BEFORE:
         tools = ", ".join(REPLACED_BEFORE)
         raise ConvlabError(
-            f"{tools} had been replaced before convlab was imported, and no time or comparison can "
-            "be trusted: restart Python"
+            f"{tools} had been replaced before convlab was imported, so times and comparisons "
+            "cannot be trusted: restart Python, and import convlab first"
         )
     return restore_replaced()
 
 
 def require_own_tools(runnable: Runnable) -> None:
-    """Raise Caught if the measuring tools were replaced while a runnable ran."""
+    """Raise Caught if functions for measuring were replaced while a runnable ran."""
     if names := restore_replaced():
         tools = ", ".join(names)
         raise Caught(runnable, f"while it ran, it replaced {tools}, which convlab measures with")
 
 
-# ---- torch's settings: they apply to the whole process, and so to the other side too ------
+# ---- torch's settings apply to the whole process, and so to the other side too ------------
 
 
 def current_stream() -> int:
@@ -108,11 +109,12 @@ def current_stream() -> int:
 
 
 def _set_default_stream(_: int) -> None:
+    """Make the default stream the current one."""
     torch.cuda.set_stream(torch.cuda.default_stream())
 
 
 def _read(holder: Any, name: str) -> Any:
-    """Return a setting; None where torch refuses because the old and the new one contradict."""
+    """Return a setting; None if torch cannot, because an old and a new setting contradict."""
     with contextlib.suppress(RuntimeError):
         return getattr(holder, name)
     return None
@@ -124,7 +126,7 @@ def _attribute(holder: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any
 
 
 _backends = torch.backends
-# The functions that read and that set each setting. `allow_tf32`, the older one, also sets
+# The functions that read and set each setting. `allow_tf32` is the older name; setting it also sets
 # `fp32_precision`.
 _SETTINGS = {
     "allow_tf32 of cuBLAS": _attribute(_backends.cuda.matmul, "allow_tf32"),
@@ -146,16 +148,16 @@ _SETTINGS = {
 
 
 def read_settings() -> dict[str, Any]:
-    """Return torch's present settings."""
+    """Return torch's current settings by name."""
     return {name: read() for name, (read, _) in _SETTINGS.items()}
 
 
 def restore_settings(before: dict[str, Any]) -> list[str]:
-    """Put back the settings that were changed; return their names."""
+    """Restore the settings that were changed, and return their names."""
     changed = [name for name, value in read_settings().items() if value != before[name]]
     if not changed:
         return []
-    # Setting one may change another, so each is read again.
+    # Setting one may change another: read each again.
     for name, (read, write) in _SETTINGS.items():
         if before[name] is not None and read() != before[name]:
             write(before[name])

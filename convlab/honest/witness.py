@@ -1,11 +1,11 @@
-"""Checks that a timed launch computed y, on data that it had not seen before.
+"""Check that a timed launch computed y, from data that it had not seen before.
 
 Before each timed launch some elements of x are overwritten, and some of w unless the filter was
-laid out before. After it, some outputs that depend on them are copied. Neither is timed. Later some
-of the copies are compared with the float64 truth, which is not computed before then. All of x is
-drawn again now and then. Positions and values come from the system's randomness, not from a seed.
-So a result that is remembered by address, by name or by a hash of the data is wrong. ``cheats.md``
-lists what this and the audit catch.
+prepared before. After the launch, outputs that depend on these elements are copied. Neither is
+timed. Later some of the copies are compared with the float64 reference, which is computed only then.
+From time to time all of x is drawn again. Positions and values come from the system's random
+generator, not from a seed. So a result that is remembered by address, by name or by a hash of the
+data is incorrect. ``cheats.md`` lists what this module and the audit catch.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from ..core.problem.problem import Problem
 from ..core.timing.observer import Caught
 from .replaced_tools import require_own_tools
 
-# Outputs that are compared.
+# The number of outputs that are copied and compared.
 _OUTPUTS = 128
-# Draws of an element in an output's window, until one is not padding.
+# For each output so many elements of its window are drawn; the first that is not padding is used.
 _TRIES = 16
-# If at least this number of elements changes, half of them keep their values from row to row.
+# If at least so many elements change, about half of them have the same values in all rows.
 _MANY = 16
-# Randomness that no seed gives.
+# The system's random generator, which no seed determines.
 SECRET = random.SystemRandom()
 
 
 class Witness:
-    """Changes a launch's inputs, keeps some of its outputs, and judges them, row by row.
+    """Change a launch's inputs, copy some of its outputs, and check them, row by row.
 
-    A row is one set of values. `before(row)` comes before a launch and `after(row)` after it; both
-    run in order on the current stream, and can be captured in a CUDA graph. `finish(row)` comes
-    when these are done; it does nothing if the launch is `trusted`. `renew` draws new values for
-    all rows, and all of x.
+    A row is one set of values. Call `before(row)` before a launch and `after(row)` after it. Both run
+    in order on the current stream, and a CUDA graph can capture them. Then call `finish(row)`, which
+    does nothing if the launch is `trusted`. `renew` draws new values for all rows, and a new x.
     """
 
     def __init__(self, launch: Launch, rows: int, trusted: bool = False) -> None:
@@ -56,7 +55,7 @@ class Witness:
         flat = np.ravel_multi_index(tuple(where.T), problem.y_shape)
         self._flat = torch.from_numpy(flat).to(x.device)
         root = math.sqrt(problem.gemm_k)
-        # The change in x is so large that each output changes by far more than its class allows.
+        # The change of x is so large that each output changes by far more than its class allows.
         changes = [(x, x_index, max(1.0, root / 4))]
         if launch.plan is None:
             changes.append((launch.inputs[1], w_index, 1 / root))
@@ -70,12 +69,12 @@ class Witness:
         self.renew()
 
     def renew(self, again: int = 0) -> None:
-        """Draw new values for all rows, and all of x unless `again`; forget the kept outputs."""
+        """Draw new values for all rows, and a new x unless `again`; discard the copied outputs."""
         if not again:
             self._changed[0][0].normal_(generator=self._generator)
         for _, _, values, scale in self._changed:
             values.normal_(generator=self._generator).mul_(scale)
-            # A cheat that identifies the data by a few elements may find the values of row 0 there.
+            # Elements that do not change deceive code that identifies the data by a few of them.
             if values.shape[1] >= _MANY:
                 chance = torch.rand(values.shape, generator=self._generator, device=values.device)
                 values.copy_(torch.where(chance < 0.5, values[0], values))
@@ -87,58 +86,59 @@ class Witness:
             tensor.put_(index, values[row])
 
     def after(self, row: int) -> None:
-        """Copy some of the outputs; put w back, which the other side may have laid out already."""
+        """Copy some outputs, and restore w: the other side may have prepared its filter from it."""
         torch.take(self.launch.y, self._flat, out=self._kept[row])
         self._put_back()
 
     def _put_back(self) -> None:
+        """Restore the changed elements of w."""
         for w, index, values in self._filter:
             w.put_(index, values)
 
     def finish(self, row: int) -> None:
-        """Raise Caught unless the kept outputs of a row are correct in the runnable's class."""
+        """Raise Caught unless the copied outputs of a row are correct in the runnable's class."""
         problem = self.launch.problem
         runnable = self.launch.runnable
         if self.trusted:
             return
         require_own_tools(runnable)
         self.before(row)
-        truth = reference.truth(problem, *self.launch.inputs, where=self._where)
+        expected = reference.truth(problem, *self.launch.inputs, where=self._where)
         self._put_back()
         outputs = math.prod(problem.y_shape)
         bound = reference.tolerance(runnable.precision, problem.gemm_k, outputs)
-        errors = (self._kept[row].double() - truth).abs()
-        limits = ELEMENTWISE * bound * (truth.square().mean().sqrt() + truth.abs())
-        # A comparison with NaN is false: NaN is wrong.
+        errors = (self._kept[row].double() - expected).abs()
+        limits = ELEMENTWISE * bound * (expected.square().mean().sqrt() + expected.abs())
+        # A comparison with NaN is false, so NaN counts as incorrect.
         wrong = ~(errors <= limits)
         if count := int(wrong.sum()):
             first = int(wrong.int().argmax())
             position = ", ".join(map(str, self._where[first].tolist()))
             raise Caught(
                 runnable,
-                f"{count} of {len(truth)} outputs of a timed launch are wrong for its data, "
-                f"e.g. ({position}): got {float(self._kept[row][first]):.7g}, expected "
-                f"{float(truth[first]):.7g}. The check before passed on other data: the result is "
-                "remembered, skipped, late, or less precise",
+                f"{count} of {len(expected)} outputs of a timed launch are incorrect for its data, "
+                f"e.g. at (n, k, p, q) = ({position}): got {float(self._kept[row][first]):.7g}, "
+                f"expected {float(expected[first]):.7g}. The check before passed on other data, so "
+                "the result is remembered, skipped, late, or less precise",
             )
 
     def finish_any(self, rows: int) -> None:
-        """Judge one of the first `rows` rows, chosen at random."""
+        """Check one of the first `rows` rows, chosen at random. Raises Caught."""
         self.finish(draw(rows))
 
 
 def draw(count: int) -> int:
-    """Return a random number below another; no seed gives it."""
+    """Return a random integer from 0 to `count` - 1, which no seed determines."""
     return SECRET.randrange(count)
 
 
 def _draw_positions(
     problem: Problem, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw outputs, and for each of them an element of x and one of w that it depends on.
+    """Draw outputs, and for each an element of x and one of w that it depends on.
 
-    Returns the outputs' (n, k, p, q), and flat indices in x and w without duplicates. An output
-    whose draws are all padding has no element.
+    Returns the outputs' (n, k, p, q), and flat indices in x and in w without duplicates. If all
+    elements drawn for an output are padding, it has none.
     """
     count = min(_OUTPUTS, math.prod(problem.y_shape))
     n, k, p, q = (rng.integers(max(size, 1), size=(count, 1)) for size in problem.y_shape)

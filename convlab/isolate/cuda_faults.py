@@ -1,6 +1,6 @@
-"""Classifies a kernel's fault on the GPU, explains it, and finds its source line.
+"""Classify a kernel's fault on the GPU, explain it, and find its source line.
 
-``convlab/core/faults.py`` has the meaning of each kind, and what to do next.
+``convlab/core/faults.py`` has the meaning of each kind of fault, and what to try.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from ..core.kernel import data
 from ..core.kernel.runnable import Runnable
 from ..core.problem.problem import Problem
 
-# Multiply-adds of the smaller problem on which a line is searched, and the time limit for it.
+# The source line is searched on a problem with at most so many multiply-adds, for so many seconds.
 EXPLAIN_MACS = 2_000_000
 _EXPLAIN_SECONDS = 6.0
-# The kinds on a GPU, with the phrases in CUDA's error texts. The first kind that matches counts.
+# Each kind of fault with the phrases of CUDA's error texts that mean it. The first match counts.
 KINDS: dict[str, tuple[str, ...]] = {
     "illegal address": ("illegal memory access", "illegal address"),
     "misaligned address": ("misaligned address",),
@@ -53,17 +53,17 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
     "host crash": (),
 }
-# Another run of the kernel cannot explain these.
+# Another run of the kernel cannot explain these faults.
 _WITHOUT_LINE = ("out of memory", "invalid worker state")
 
 
 def classify(error: BaseException) -> tuple[str, str] | None:
-    """Return the kind of an exception and the line of its text that shows it; None for no fault.
+    """Return an exception's kind of fault and the line of its text that shows it; None if it is none.
 
-    Faults are CUDA's errors, as torch raises them or as a kernel's entry point returns them. Their
-    texts decide: those have stayed the same from torch 2.11 to 2.13, while the types have not.
+    A fault is a CUDA error, raised by torch or returned by a kernel's entry point. Its text decides,
+    because the texts have not changed from torch 2.11 to 2.13, but the exception types have.
     """
-    # Remove torch's advice, which contains the words of other faults.
+    # Remove torch's advice, which contains phrases of other faults.
     text = re.sub(r"Compile with `TORCH_USE_CUDA_DSA`.*", "", str(error))
     if isinstance(error, ConvlabError):
         may_be_fault = isinstance(error, LaunchError) and not error.kind
@@ -76,7 +76,7 @@ def classify(error: BaseException) -> tuple[str, str] | None:
         for phrase in phrases:
             for line in text.splitlines():
                 if phrase in line.lower():
-                    # The parenthesis has advice for other causes.
+                    # The text in parentheses is advice on other causes.
                     return kind, line.strip().partition(" (")[0]
     return None
 
@@ -84,9 +84,9 @@ def classify(error: BaseException) -> tuple[str, str] | None:
 def make_error(
     kind: str, text: str, function: Callable[..., Any], values: Sequence[Any], printed: str = ""
 ) -> LaunchError:
-    """Return the exception for a fault in ``function(*values)``, with its source line if possible.
+    """Return the exception for a fault in ``function(*values)``, with the source line if it is found.
 
-    `text` is CUDA's message or the process's end, `printed` what the process wrote to stderr.
+    `text` is CUDA's message, or how the process ended. `printed` is what the process printed.
     """
     kernels = [value for value in values if isinstance(value, Runnable)]
     problem = next((value for value in values if isinstance(value, Problem)), None)
@@ -110,10 +110,10 @@ def make_error(
 
 
 def explain(kernel: Runnable, problem: Problem) -> tuple[str, list[Finding]]:
-    """Run a kernel on the simulator, on a smaller problem, and return a text and its findings.
+    """Run a kernel on the simulator, on a smaller problem, and return a text with the findings.
 
-    This takes a few seconds. The text says what was found, or why the kernel cannot run there. It
-    is "" for a kernel without source, such as a library's, and without the room ``sim``.
+    This takes a few seconds. The text says what was found, or why the kernel cannot run there. It is
+    empty for a kernel without source, such as a library's, and without the room ``sim``.
     """
     engine = _counting_engine()
     if kernel.source is None or engine is None:
@@ -126,14 +126,14 @@ def explain(kernel: Runnable, problem: Problem) -> tuple[str, list[Finding]]:
     except LaunchError as error:
         return f"the simulator, on {small}: {error.args[0]}", error.findings
     except Exception as error:
-        # This is no finding about the kernel.
+        # The simulator failed, not the kernel.
         lines = str(error).splitlines() or [type(error).__name__]
         return f"the simulator could not run it: {lines[0]}", []
-    return f"the simulator found nothing on {small}", []
+    return f"the simulator found no error on {small}", []
 
 
 def _counting_engine() -> str | None:
-    """Return the name of an engine that counts, and so finds source lines; None if there is none."""
+    """Return the name of an engine that counts and reports source lines; None if there is none."""
     for name in rooms.names("engine"):
         if rooms.provided("engine", name).counts:
             return name

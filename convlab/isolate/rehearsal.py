@@ -1,8 +1,7 @@
-"""Rehearses a kernel: runs it in the worker process first, on other data, unless it is known as
-good.
+"""Rehearse a kernel: run it in the worker process first, on other data.
 
-A crash there becomes an exception here, and this process keeps its GPU. A build is good once it has
-passed the whole default check; the cache has a mark next to it.
+A crash there becomes an exception here, and this process keeps its GPU. A build that has passed the
+whole default check needs no rehearsal: a file in the cache marks it as good.
 """
 
 from __future__ import annotations
@@ -23,47 +22,48 @@ from ..core.kernel.runnable import Runnable
 from ..core.problem.problem import Problem
 from .worker import call
 
-# The file name of the mark.
+# The name of the file that marks a good build.
 _GOOD = "good"
-# Successful rehearsals: (library, problem, workspace limit, alignments), or (library,) where it was
-# only loaded.
+# Successful rehearsals: (library, problem, workspace limit, alignments), or (library,) for a library
+# that was only loaded.
 _rehearsed: set[tuple[object, ...]] = set()
 
 
 def mark_good(build: Build) -> None:
-    """Note, for other processes too, that a build passed the whole default check."""
+    """Mark a build, for all processes, as one that passed the whole default check."""
     with contextlib.suppress(OSError):
         (build.library.parent / _GOOD).touch()
 
 
 def is_good(build: Build) -> bool:
-    """Return whether a build passed the whole default check: it may run without a rehearsal."""
+    """Return whether a build passed the whole default check, and so needs no rehearsal."""
     return (build.library.parent / _GOOD).exists()
 
 
 def rehearse_load(kernel: Runnable) -> None:
-    """Load a kernel's library in the worker, which runs its static initialisers there."""
-    trial = (kernel.build().library,)
-    if _is_due(kernel, trial):
+    """Load a kernel's library in the worker, so that its static initialisers run there first."""
+    rehearsal = (kernel.build().library,)
+    if _is_due(kernel, rehearsal):
         call(_load, kernel, time_limit=kernel.time_limit)
-        _rehearsed.add(trial)
+        _rehearsed.add(rehearsal)
 
 
 def _load(kernel: Runnable) -> None:
+    """Load a kernel's library in this process."""
     ctypes.CDLL(str(kernel.build().library))
 
 
 def rehearse_run(kernel: Runnable, problem: Problem, *tensors: Tensor | None) -> None:
     """Run a kernel in the worker, on other data of the same shapes and alignments."""
     library = kernel.build().library
-    # An access wider than a float, up to 32 bytes, depends on where a tensor starts.
+    # Accesses of up to 32 bytes depend on the alignment of a tensor.
     offsets = tuple(
         t.data_ptr() % 32 if t is not None and t.is_contiguous() else 0 for t in tensors
     )
-    trial = (library, problem, kernel.workspace_limit, offsets)
-    if problem.N == 0 or not _is_due(kernel, trial):
+    rehearsal = (library, problem, kernel.workspace_limit, offsets)
+    if problem.N == 0 or not _is_due(kernel, rehearsal):
         return
-    # The rehearsal works on other data: what the kernel prints there is shown only if it fails.
+    # A rehearsal uses other data, so show what the kernel prints only if it fails.
     printed = io.StringIO()
     try:
         with torch.cuda.device(tensors[0].device), contextlib.redirect_stdout(printed):
@@ -74,16 +74,16 @@ def rehearse_run(kernel: Runnable, problem: Problem, *tensors: Tensor | None) ->
             raise
         warnings.warn(
             f"{kernel.name} runs on {problem.label} without a rehearsal in the worker process: "
-            "the GPU has no room for the problem twice. If the kernel fails, this process can "
-            "lose the GPU",
+            "the GPU's memory cannot hold the problem twice. If the kernel crashes, this process can "
+            "lose the GPU; then restart Python",
             stacklevel=4,
         )
-    _rehearsed.update([trial, (library,)])
+    _rehearsed.update([rehearsal, (library,)])
 
 
-def _is_due(kernel: Runnable, trial: tuple[object, ...]) -> bool:
+def _is_due(kernel: Runnable, rehearsal: tuple[object, ...]) -> bool:
     """Return whether a rehearsal is needed and possible."""
-    if kernel.counts or not kernel.isolate or trial in _rehearsed:
+    if kernel.counts or not kernel.isolate or rehearsal in _rehearsed:
         return False
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
         return False
@@ -91,7 +91,7 @@ def _is_due(kernel: Runnable, trial: tuple[object, ...]) -> bool:
 
 
 def run_once(kernel: Runnable, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:
-    """Run a kernel on normal data, `offsets` bytes past aligned addresses, and wait for it."""
+    """Run a kernel on random data, `offsets` bytes past aligned addresses, and wait for its end."""
     inputs = data.inputs(problem, 0, kernel.device, format=kernel.format)
     kernel.prepare(problem, *map(_shifted, inputs, offsets))()
     if kernel.engine == "cuda":
@@ -103,5 +103,5 @@ def _shifted(tensor: Tensor | None, offset: int) -> Tensor | None:
     if tensor is None or not offset:
         return tensor
     start = offset // tensor.element_size()
-    room = torch.empty(tensor.numel() + start, dtype=tensor.dtype, device=tensor.device)
-    return room[start:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+    buffer = torch.empty(tensor.numel() + start, dtype=tensor.dtype, device=tensor.device)
+    return buffer[start:].as_strided(tensor.shape, tensor.stride()).copy_(tensor)

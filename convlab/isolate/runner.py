@@ -1,4 +1,4 @@
-"""Provides the worker process to the core: the seam `Runner`."""
+"""Provide the worker process to the core: implement the seam `Runner`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,18 +12,18 @@ from . import rehearsal, worker
 
 
 class WorkerRunner:
-    """Calls functions in the worker process of the current GPU."""
+    """Call functions in the worker process of the current GPU."""
 
     name = "worker process"
 
     def accepts(self, *values: object) -> bool:
-        """Return whether these values can be sent: they pickle, and are not from ``__main__``."""
+        """Return whether the values can be sent: pickle can send them, and none is of ``__main__``."""
         return worker.can_send(*values)
 
     def call(
         self, function: Callable[..., Any], /, *args: Any, time_limit: float | None, **kwargs: Any
     ) -> Any:
-        """Return ``function(*args, **kwargs)``, computed there; see `worker.call`."""
+        """Return ``function(*args, **kwargs)``, computed in the worker; see `worker.call`."""
         return worker.call(function, *args, time_limit=time_limit, **kwargs)
 
     def restart(self) -> None:
@@ -31,14 +31,14 @@ class WorkerRunner:
         worker.stop()
 
     def rehearse(self, kernel: Runnable, problem: Problem | None, *tensors: Tensor | None) -> None:
-        """Run a kernel there first, on other data; without a problem, load its library there."""
+        """Run a kernel in the worker first, on other data; without a problem, only load its library."""
         if problem is None:
             rehearsal.rehearse_load(kernel)
         else:
             rehearsal.rehearse_run(kernel, problem, *tensors)
 
     def mark_good(self, build: Build) -> None:
-        """Note that a build passed the whole default check: it needs no rehearsal."""
+        """Mark a build that passed the whole default check: it needs no rehearsal."""
         rehearsal.mark_good(build)
 
 

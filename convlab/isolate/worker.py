@@ -1,11 +1,10 @@
-"""Runs functions that may crash or hang in a worker process, one for each GPU, kept between calls.
+"""Run functions that may crash or hang in a worker process: one for each GPU, kept between calls.
 
->>> worker.call(function, kernel, problem, seed)      # function(kernel, problem, seed), in the
-worker
+>>> worker.call(function, kernel, problem, seed)      # function(kernel, problem, seed) in the worker
 
-A crash of that process becomes a `LaunchError` here, and the next call starts a fresh one.
-Specifications, seeds and reports are sent, pickled. `rehearsal.py` decides which kernels run there
-before they run here.
+A crash of the worker becomes a `LaunchError` here, and the next call starts a new worker. Pickled
+arguments and results are sent: problems, seeds and reports, but no tensors on a GPU. `rehearsal.py`
+decides which kernels run in the worker before they run here.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ def call(
 ) -> Any:
     """Return ``function(*args, **kwargs)``, computed in the worker of the current GPU.
 
-    Its output appears here, and its exceptions are raised here. Kernels among the arguments are
-    built here first, so that the time limit does not include compiling. In the worker itself this
-    is a plain call.
+    What the function prints appears here, and its exceptions are raised here. Kernels among the
+    arguments are built here first, so that the time limit in seconds does not include compiling. In
+    the worker itself this is a plain call.
 
     Raises
     ------
     LaunchError
-        If it crashed, hung, lost the GPU or ran out of memory; the error has a `kind`.
+        The function crashed, hung, lost the GPU or ran out of memory; the error has a `kind`.
     PicklingError
-        If an argument cannot be sent (see `can_send`).
+        An argument cannot be sent (see `can_send`).
     """
     if SERVING in os.environ:
         return function(*args, **kwargs)
@@ -77,17 +76,17 @@ def call(
     if fault is not None:
         raise cuda_faults.make_error(*fault, function, values, printed) from None
     if isinstance(value, ConvlabError):
-        # Its text is enough: drop the traceback of the worker.
+        # The text is enough: remove the note with the worker's traceback.
         getattr(value, "__notes__", []).clear()
     raise value
 
 
 def _classify_missing_reply(error: Exception) -> tuple[str, str]:
-    """Return the kind of fault, and its text, when the worker's reply is missing or unreadable."""
+    """Return the kind of fault and a text for a reply that is missing or unreadable."""
     if isinstance(error, child.Died):
         if error.begun:
             return "host crash", str(error)
-        text = f"at its start: {error}"
+        text = f"it ended at its start: {error}"
     elif isinstance(error, child.TimedOut):
         if error.begun:
             return "endless loop", str(error)
@@ -95,13 +94,13 @@ def _classify_missing_reply(error: Exception) -> tuple[str, str]:
     elif isinstance(error, OSError):
         text = f"it did not start: {error}"
     else:
-        text = f"its answer cannot be read: {type(error).__name__}: {error}"
+        text = f"its reply cannot be read: {type(error).__name__}: {error}"
     return "invalid worker state", text
 
 
 def can_send(*values: object) -> bool:
-    """Return whether `call` can send values: they pickle, and are not from ``__main__``."""
-    # Each type may raise another exception when it is pickled.
+    """Return whether `call` can send the values: pickle can, and none is defined in ``__main__``."""
+    # Pickling may raise any exception, depending on the type.
     try:
         dumps(values)
     except Exception:
@@ -110,14 +109,14 @@ def can_send(*values: object) -> bool:
 
 
 def stop() -> None:
-    """End this process's workers, and free the GPU memory they hold; the next call starts another."""
+    """End this process's workers and free their GPU memory; the next call starts a new one."""
     for worker in list(_workers.values()):
         with worker.lock:
             worker.stop()
 
 
 def _worker(device: int) -> child.Child:
-    """Return the worker of a GPU."""
+    """Return the worker of a GPU, by the GPU's number."""
     if device not in _workers:
         number = str(device if torch.cuda.is_available() else -1)
         _workers.setdefault(device, child.Child(_SCRIPT, number, options=["-P"]))

@@ -1,10 +1,9 @@
-"""Runs untrusted kernels: the process that `machine.child` starts for `worker`.
+"""Run kernels that may crash: the process that `machine.child` starts for `worker`.
 
-It imports nothing of convlab, and no torch, except what the first request names: so it starts
-quickly where there is no GPU. A request is a pickled ``(sys.path, variables, payload)``, and the
-payload a pickled ``(function, args, kwargs)``. A request has begun when what it names is imported.
-The reply is ``(returned, value or exception, lost)``. `lost` means that this process has lost the
-GPU, and ends.
+It imports neither convlab nor torch until the first request names them, so it starts quickly. A request
+is a pickled ``(sys.path, variables, payload)``; the payload is a pickled ``(function, args, kwargs)``.
+A request has begun when the modules that it names are imported. The reply is a pickled ``(returned,
+value or exception, lost)``. If `lost` is true, this process has lost the GPU, and ends.
 """
 
 import contextlib
@@ -16,34 +15,34 @@ import pickle
 import sys
 import traceback
 
-# An environment variable that is set in this process.
+# This environment variable is set in the worker process only.
 SERVING = "CONVLAB_IN_WORKER"
-# GPU memory that torch may keep between two requests.
+# Between two requests torch may keep so many bytes of GPU memory.
 _KEPT_BYTES = 256 << 20
 
 
 class _Pickler(pickle.Pickler):
-    """Raises PicklingError for objects that the other process cannot find."""
+    """Pickle values; raise PicklingError for objects that the other process cannot import."""
 
     def reducer_override(self, value: object) -> object:
-        """Check each object that pickle has no built-in method for."""
+        """Check each object that pickle does not handle natively."""
         if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
             raise pickle.PicklingError(
-                f"{value.__qualname__} is defined in __main__ (a notebook or a script), where the "
-                "worker process cannot find it: put it in a module, or run without isolation"
+                f"{value.__qualname__} is defined in __main__ (a notebook or a script), so the worker "
+                "process cannot import it: put it in a module, or run without isolation"
             )
         return NotImplemented
 
 
 def dumps(value: object) -> bytes:
-    """Return a value, pickled to be sent."""
+    """Return a value pickled as bytes."""
     out = io.BytesIO()
     _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(value)
     return out.getvalue()
 
 
 def _enter(path: list[str], variables: dict[str, str]) -> None:
-    """Take over the parent's sys.path and CONVLAB_* variables."""
+    """Set sys.path and the CONVLAB_* variables to those of the parent."""
     sys.path[:] = path
     for name in [name for name in os.environ if name.startswith("CONVLAB_")]:
         del os.environ[name]
@@ -60,16 +59,16 @@ def _open_gpu(index: int) -> None:
 
 
 def _torch_on_gpu():
-    """Return the module torch if it has used the GPU in this process, else None."""
+    """Return the module torch if it has used the GPU in this process; else None."""
     torch = sys.modules.get("torch")
     in_use = torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized()
     return torch if in_use else None
 
 
 def _gpu_is_lost() -> bool:
-    """Return whether the GPU no longer works here; clear an error that does not last."""
+    """Return whether the GPU no longer works in this process; clear an error that does not last."""
     torch = _torch_on_gpu()
-    # The first try may raise the error that is known already.
+    # The first attempt may raise the error of the request again.
     for _ in range(2):
         with contextlib.suppress(Exception):
             return torch is not None and torch.ones(1, device="cuda").item() != 1
@@ -82,20 +81,20 @@ def _answer(payload: bytes, server) -> bytes:
     server.begun()
     value = function(*args, **kwargs)
     if (torch := _torch_on_gpu()) is not None:
-        # Flush the output of device printf, and raise late errors.
+        # Flush the output of printf in kernels, and raise asynchronous errors.
         torch.cuda.synchronize()
     return dumps((True, value, False))
 
 
 def _refusal(error: Exception, lost: bool) -> bytes:
-    """Return the reply for an exception, with a note that has its traceback."""
+    """Return the reply for an exception, with its traceback as a note."""
     where = "In the worker process:\n" + "".join(traceback.format_exception(error)).rstrip()
     try:
         error.add_note(where)
         reply = dumps((False, error, lost))
         pickle.loads(reply)
     except Exception:
-        # The exception cannot be pickled, or not unpickled.
+        # The exception cannot be pickled, or cannot be unpickled.
         plain = RuntimeError(f"{type(error).__qualname__}: {error}")
         plain.add_note(where)
         reply = dumps((False, plain, lost))
@@ -103,7 +102,7 @@ def _refusal(error: Exception, lost: bool) -> bytes:
 
 
 def _tidy(failed: bool) -> None:
-    """Free the GPU memory that nothing uses any more: the parent may need it."""
+    """Free unused GPU memory, because the parent may need it."""
     torch = _torch_on_gpu()
     if torch is None:
         return
@@ -114,7 +113,7 @@ def _tidy(failed: bool) -> None:
 
 
 def serve(server, device: str) -> None:
-    """Serve requests for a GPU, by its number; a negative number means no GPU."""
+    """Answer requests for the GPU with this number; a negative number means no GPU."""
     opened = int(device) < 0
     lost = False
     while not lost:
@@ -134,7 +133,7 @@ def serve(server, device: str) -> None:
             _tidy(failed)
         sys.stdout.flush()
         sys.stderr.flush()
-        # The output of kernels goes through C's buffers.
+        # Kernels print through the buffers of the C library.
         ctypes.CDLL(None).fflush(None)
         server.reply(reply)
     os._exit(0)

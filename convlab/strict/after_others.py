@@ -1,6 +1,7 @@
-"""A setting that calls a kernel for other problems first, in the same process.
+"""Define a setting that first calls the kernel for other problems, in the same process.
 
-What a kernel keeps between calls (a cached filter, a table, a size) must not change a later result.
+State that a kernel keeps between calls (a cached filter, a table, a size) must not change a later
+result.
 """
 
 import contextlib
@@ -19,24 +20,24 @@ from ..core.kernel.runnable import Inputs, Launch, Runnable
 from ..core.problem.format import Storage
 from ..core.problem.problem import Problem
 
-# Shared memory of a block, unless a kernel opts in to more.
+# Bytes of shared memory that a block may use unless the kernel opts in to more.
 SHARED_BYTES = 48 << 10
 
 
 @dataclass(frozen=True)
 class AfterOthers(Setting):
-    """After calls for other problems."""
+    """Run a problem after calls for other problems."""
 
     name: str = "after_others"
     words: str = "after calls for other problems in the same process"
     keeps_filter: bool = True
 
     def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
-        """Return the lists of problems for which the kernel is called before."""
+        """Return lists of problems; each is a history of calls before a run."""
         return histories(kernel, problem)
 
     def run(self, launch: Launch, earlier: Sequence[Problem]) -> None:
-        """Run a launch after calls for other problems, on other numbers."""
+        """Run a launch after calls for other problems, with other data."""
         if launch.own_process:
             launch.call_after(earlier)
         else:
@@ -46,8 +47,8 @@ class AfterOthers(Setting):
 def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
     """Return lists of problems; the kernel must be correct after calls for each list.
 
-    A kernel that keeps a result finds it again by some parameters of the problem, or by the data.
-    So a list has a problem that differs in all parameters, and then one that differs in a single
+    A kernel that caches a result looks it up by some parameters of the problem, or by the data. So
+    most lists have two problems. The first differs in all parameters. The second differs in one
     parameter, or only in two elements of each tensor.
     """
     if 4 * problem.gemm_k > SHARED_BYTES:
@@ -81,7 +82,7 @@ def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
 def _supported_variants(
     kernel: Runnable, problem: Problem, *changes: dict[str, Any]
 ) -> Iterator[Problem]:
-    """Yield the problem with each change that is valid, and that the kernel supports."""
+    """Yield the problem with each of the changes that is valid and that the kernel supports."""
     for change in changes:
         with contextlib.suppress(ProblemError):
             variant = dataclasses.replace(problem, name="", **change)
@@ -90,12 +91,12 @@ def _supported_variants(
 
 
 def call_after(launch: Launch, earlier: Sequence[Problem]) -> None:
-    """Call a launch after its runnable was called for other problems, on other numbers.
+    """Call the launch's runnable for other problems with other data, then call the launch.
 
-    Their tensors are at the same addresses where they fit, and so are the workspace and the plan of
-    the last one. For the same problem only two elements of each tensor differ. On a GPU the largest
-    of them, but not the last, runs once more on another stream, at the same time as the last one
-    and this launch.
+    The other calls use tensors at the same addresses, if they fit there. The last one also uses the
+    same workspace and prepared filter. A call for the same problem changes only two elements of
+    each tensor. On a GPU the largest of the earlier calls runs once more on another stream, at the
+    same time as the last one and the launch.
     """
     originals = [(tensor, tensor.clone()) for tensor in launch.inputs if tensor is not None]
     others = [_call_other(launch, problem, originals) for problem in earlier[:-1]]
@@ -121,11 +122,11 @@ def _call_other(
     originals: Sequence[tuple[Tensor, Tensor]],
     shared: Sequence[str] = (),
 ) -> Launch:
-    """Call the runnable for another problem; `shared` names buffers of the launch that it uses."""
+    """Call the runnable for another problem, in the launch's buffers that `shared` names."""
     for tensor, original in originals:
         tensor.copy_(original).neg_()
         if problem == launch.problem:
-            # Two elements change places; the ends and the sum stay.
+            # Swap two elements: the first and last element and the sum do not change.
             flat = tensor.neg_().as_strided((tensor.numel(),), (1,))
             size = tensor.numel()
             i = 3 * size // 7
@@ -143,7 +144,7 @@ def _call_other(
 
 
 def _fitted(launch: Launch, problem: Problem) -> Inputs:
-    """Return tensors of another problem, at the launch's addresses where they are not larger."""
+    """Return x, w and bias of another problem, in the launch's memory if they fit there."""
     x, w, bias = launch.inputs
     format = launch.runnable.format
     return (
@@ -154,7 +155,7 @@ def _fitted(launch: Launch, problem: Problem) -> Inputs:
 
 
 def _resized(tensor: Tensor | None, storage: Storage, shape: tuple[int, ...]) -> Tensor | None:
-    """Return a tensor of another shape, in the same memory if that is large enough."""
+    """Return a tensor of another shape, in the same memory if it is large enough."""
     if tensor is None:
         return None
     flat = tensor.as_strided((tensor.numel(),), (1,))

@@ -1,8 +1,8 @@
-"""Generates small, awkward problems from a seed: the same on every machine.
+"""Generate small, awkward problems from a seed: the same problems on every machine.
 
-The tests use hypothesis, and this module does not. hypothesis draws other problems with each of its
-releases, shrinks only what it drew itself, and stops at a failure that is not repeatable, as a race
-is.
+The tests use hypothesis, but this module does not. Each release of hypothesis draws other problems,
+it shrinks only problems that it drew itself, and it rejects failures that do not repeat, such as
+races.
 """
 
 import itertools
@@ -13,16 +13,16 @@ from typing import Any
 from ..core.errors import ProblemError
 from ..core.problem.problem import Problem
 
-# Multiply-adds of a generated problem: about 20 ms on the simulator.
+# A generated problem has at most this many multiply-adds: about 20 ms on the simulator.
 MAX_MACS = 600_000
 _CHANNELS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 37, 63, 64, 65, 97, 129)
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
 _UNEVEN = ((1, 2), (2, 1), (2, 2), (3, 2), (1, 4), (2, 3))
-# Outputs just short of whole tiles, or just past them.
+# Image sizes: with a 3x3 filter, y ends at a tile boundary, one before it, or one after it.
 _SEAMS = [tiles + 2 + by for tiles in (4, 8, 12, 16, 16, 24, 32, 32) for by in (-1, 0, 1)]
 _PADS = [*itertools.product(range(4), repeat=2)]
 _STEPS = [*itertools.product((1, 2, 3), repeat=2)]
-# The choices for each parameter of a problem; those for C and K are for one group.
+# The choices for each parameter of a problem; C and K are those of one group.
 _ANY: dict[str, Sequence[Any]] = {
     "N": (1, 2, 2, 3),
     "H": range(1, 41),
@@ -37,7 +37,7 @@ _ANY: dict[str, Sequence[Any]] = {
     "groups": [1] * 17 + [2, 3, 5],
     "bias": (True, True, False, False, False),
 }
-# Other choices for some of them: cases that a kernel's author may have forgotten.
+# Other choices for some parameters: cases that the author of a kernel may forget.
 _FLAVOURS: tuple[dict[str, Sequence[Any]], ...] = (
     {},
     {
@@ -72,9 +72,9 @@ _FLAVOURS: tuple[dict[str, Sequence[Any]], ...] = (
 
 
 def generate(count: int, seed: int = 0) -> Iterator[Problem]:
-    """Yield `count` different small problems, each with one of `_FLAVOURS` in turn.
+    """Yield `count` different problems with at most `MAX_MACS` multiply-adds each.
 
-    None has more than `MAX_MACS` multiply-adds. A larger count begins with the same problems.
+    The problems take turns among `_FLAVOURS`. A larger count begins with the same problems.
     """
     rng = random.Random(seed)
     seen: set[Problem] = set()
@@ -87,10 +87,10 @@ def generate(count: int, seed: int = 0) -> Iterator[Problem]:
 
 
 def _draw(rng: random.Random, choices: dict[str, Sequence[Any]]) -> Problem | None:
-    """Draw one of the choices for each parameter; None where they do not fit together."""
+    """Return a problem with random choices; None if they do not form a valid problem."""
     drawn = {name: rng.choice(values) for name, values in choices.items()}
     groups = drawn["groups"]
-    # The problem with the fewest channels shows how many there may be.
+    # The work of the problem with the fewest channels limits the number of channels.
     try:
         smallest = Problem(**drawn | {"C": groups, "K": groups})
     except ProblemError:
@@ -104,7 +104,7 @@ def _draw(rng: random.Random, choices: dict[str, Sequence[Any]]) -> Problem | No
 
 
 def option_pairs(problem: Problem) -> set[tuple[str, str]]:
-    """Return all pairs of unusual options of a problem: ("stride", "groups"), ..."""
+    """Return all pairs of unusual options of a problem, such as ("stride", "groups")."""
     options = {
         "stride": problem.stride != (1, 1),
         "padding": problem.padding != (0, 0),

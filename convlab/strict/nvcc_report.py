@@ -1,8 +1,8 @@
-"""Asks nvcc about a kernel that the simulator runs, and that g++ compiles: is it CUDA at all?
+"""Compile a simulated kernel with nvcc too, to report errors that g++ does not find.
 
-g++ accepts a host function in a kernel, knows no limit for constants, and does not count registers.
-So nvcc compiles the device code too, for the architecture in the header or the simulated GPU's. No
-GPU is needed.
+g++ accepts calls of host functions in a kernel, has no limit for constant memory, and does not count
+registers. So nvcc compiles the device code for the architecture in the header, or for that of the
+simulated GPU. This needs no GPU.
 """
 
 import math
@@ -18,15 +18,15 @@ from ..core.finding import Finding, Place
 from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
 
-# A kind of finding.
+# The kind of finding of an nvcc warning.
 WARNING = "compiler warning"
-# The registers of an SM, and the step in which a warp gets them.
+# The registers of an SM; each warp gets a multiple of the second number.
 _SM_REGISTERS = 65_536
 _REGISTER_STEP = 256
 _NOWHERE = (None, None)
-# Threads of a block, if there are no __launch_bounds__.
+# The largest block of a kernel without __launch_bounds__.
 _MOST_THREADS = 1024
-# The largest number of errors that are reported, and of warnings.
+# At most this many errors are reported, and at most this many warnings.
 _MOST_FINDINGS = 8
 _ASSEMBLER = re.compile(r"^ptxas (?:\S+, line \d+; )?(error|warning|fatal) *: (.*)", re.MULTILINE)
 # `parse_header` cannot be used here: it parses Python, which is not thread-safe in CPython 3.11
@@ -39,27 +39,37 @@ _USED = re.compile(
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled ``__global__`` function."""
+    """Describe a compiled ``__global__`` function.
 
-    symbol: str  # the linker's name
-    registers: int  # of a thread
-    threads: int  # the most of a block, by __launch_bounds__
-    spilled: int  # bytes that a thread spills
+    Attributes
+    ----------
+    symbol : its mangled name.
+    registers : registers per thread.
+    threads : the largest block that __launch_bounds__ allow.
+    spilled : bytes that a thread spills.
+    place : its file and line.
+    """
+
+    symbol: str
+    registers: int
+    threads: int
+    spilled: int
     place: Place | tuple[None, None]
 
 
 class NvccReport(NamedTuple):
-    """nvcc's errors and warnings, the compiled kernels, and a note if it could not compile."""
+    """Hold nvcc's errors and warnings, the compiled kernels, and a note if nvcc could not compile."""
 
     findings: tuple[Finding, ...]
     entries: tuple[CompiledKernel, ...] = ()
     note: str = ""
 
     def refused_launches(self, launched: Mapping[str, int]) -> Iterator[Finding]:
-        """Yield the launches that a GPU would refuse; `launched` are the largest blocks, by name.
+        """Yield an error for each launch that a GPU would refuse.
 
-        A name may stand for several instances, or be that of a pointer: a launch counts only if all
-        kernels that it may be would be refused.
+        `launched` has the largest block of each kernel, by the name in the source. A name may mean
+        several kernels: instances of a template, or any kernel if it is a function pointer. Then
+        all of them must be refused.
         """
         for name, threads in launched.items():
             refusals = [_refusal(kernel, threads) for kernel in self._kernels_named(name)]
@@ -67,7 +77,7 @@ class NvccReport(NamedTuple):
                 yield refusals[0]
 
     def _kernels_named(self, name: str) -> list[CompiledKernel]:
-        """Return the kernels that a launched name may be."""
+        """Return the kernels that a name in the source may mean."""
         plain, _, arguments = name.partition("<")
         plain = plain.strip().rpartition(":")[2]
         kernels = [k for k in self.entries if _contains(k.symbol, plain)] or [*self.entries]
@@ -77,20 +87,20 @@ class NvccReport(NamedTuple):
 
 
 def _contains(symbol: str, name: str) -> bool:
-    """Return whether a linker's name contains a name of the source (Itanium C++ ABI)."""
+    """Return whether a mangled name contains a name of the source (Itanium C++ ABI)."""
     return re.search(rf"(?<!\d){len(name)}{name}", symbol) is not None
 
 
 def _refusal(kernel: CompiledKernel, threads: int) -> Finding | None:
-    """Return why a GPU would refuse a block of that size; None if it would not."""
+    """Return the reason why a GPU would refuse a block of this size; None if it would not."""
     warps = -(-threads // 32)
     warp_registers = -(-kernel.registers * 32 // _REGISTER_STEP) * _REGISTER_STEP
     if threads > kernel.threads:
         allowed = kernel.threads
-        text = f"a block of {threads} threads is launched, but __launch_bounds__ allow {allowed}"
+        text = f"the launch has {threads} threads per block, but __launch_bounds__ allow {allowed}"
     elif warps * warp_registers > _SM_REGISTERS:
         text = (
-            f"a block of {threads} threads with {kernel.registers} registers each is launched: "
+            f"the launch has {threads} threads per block with {kernel.registers} registers each: "
             f"{warps * warp_registers:,} registers, but an SM has {_SM_REGISTERS:,}"
         )
     else:
@@ -100,9 +110,10 @@ def _refusal(kernel: CompiledKernel, threads: int) -> Finding | None:
 
 
 def nvcc_report(kernel: Runnable) -> NvccReport | None:
-    """Let nvcc compile a kernel's device code, or return its earlier report; None without nvcc.
+    """Compile a kernel's device code with nvcc and return its report; None without nvcc.
 
-    The architecture is the one that the header states, or the simulated GPU's.
+    A report in the cache is used again. The architecture is the one in the header, or else that of
+    the simulated GPU.
     """
     if toolchain.cuda() is None or kernel.build() is None:
         return None
@@ -115,7 +126,7 @@ def nvcc_report(kernel: Runnable) -> NvccReport | None:
 
 
 def _read(output: Compiled, texts: Mapping[str, str]) -> NvccReport:
-    """Read nvcc's output; an error outside of the kernel's files becomes a note."""
+    """Return the report from nvcc's output; an error in another file becomes a note."""
     findings: dict[Finding, None] = {}
     others = []
     for file, line, _, kind, text in messages(output.log):
@@ -137,13 +148,13 @@ def _read(output: Compiled, texts: Mapping[str, str]) -> NvccReport:
     errors = [finding for finding in findings if finding.error][:_MOST_FINDINGS]
     warnings = [finding for finding in findings if not finding.error][:_MOST_FINDINGS]
     if output.status and not errors:
-        lines = others or output.log.strip().splitlines() or ["it wrote no message"]
-        return NvccReport(tuple(warnings), (), f"nvcc did not compile it: {lines[0]}")
+        lines = others or output.log.strip().splitlines() or ["nvcc printed no message"]
+        return NvccReport(tuple(warnings), (), f"nvcc could not compile the kernel: {lines[0]}")
     return NvccReport((*errors, *warnings), tuple(_kernels(output, texts)))
 
 
 def _kernels(output: Compiled, texts: Mapping[str, str]) -> Iterator[CompiledKernel]:
-    """Yield the kernels that the assembler compiled."""
+    """Yield the kernels that ptxas compiled."""
     bounds = {symbol: math.prod(int(n or 1) for n in block) for symbol, *block in output.heads}
     for symbol, spilled, registers in _USED.findall(output.log):
         yield CompiledKernel(
@@ -162,7 +173,7 @@ def _finding(kind: str, text: str, place: Place | tuple[None, None]) -> Finding:
 
 
 def _place(symbol: str | None, texts: Mapping[str, str]) -> Place | tuple[None, None]:
-    """Return where a function first occurs, by its linker's name; without one, a constant."""
+    """Return the first place of a function with this mangled name; without one, of a constant."""
     pattern = r"\b(\w+)\s*\(" if symbol else r"\b(__constant__)\b"
     for file, text in texts.items():
         for match in re.finditer(pattern, text):
@@ -172,7 +183,7 @@ def _place(symbol: str | None, texts: Mapping[str, str]) -> Place | tuple[None, 
 
 
 def _is_symbol_of(symbol: str, name: str) -> bool:
-    """Return whether a linker's name is that of a function of the source (Itanium C++ ABI)."""
+    """Return whether a mangled name is that of a function of the source (Itanium C++ ABI)."""
     if symbol == name or symbol.startswith(f"_Z{len(name)}{name}"):
         return True
     return symbol.startswith("_ZN") and _contains(symbol, name)

@@ -1,7 +1,7 @@
-"""Describes what wrong outputs have in common: their values, their order, their positions.
+"""Describe what incorrect outputs have in common: their values, their order, their positions.
 
-Pure functions of the outputs of a run and the correct ones. Each sentence, "PATTERN: COUNT", is a
-fact about these outputs, and no guess. Correct outputs get no sentence.
+All functions are pure: they compare the outputs of a run with the correct ones. Each sentence has
+the form "PATTERN: COUNT". It states a fact about these outputs, not a guess about the cause.
 """
 
 import itertools
@@ -14,29 +14,29 @@ import numpy as np
 from ..core.correctness.evidence import Evidence
 from ..core.problem.problem import Problem
 
-# The largest number of sentences.
+# At most this many sentences are returned.
 _MOST_SENTENCES = 6
-# Outputs that must agree before their values make a sentence, unless there are fewer.
+# At least this many outputs must agree for a sentence about their values, if there are so many.
 _FEWEST_AGREEING = 4
-# Outputs that are tried before all are.
+# A pattern is first tried on this many outputs, then on all.
 _FIRST_TRIED = 64
-# The largest number of times that a bias is added.
+# The bias may be added fewer times than this.
 _MOST_BIASES = 100
-# Outputs that are looked up where each lookup of a correct value computes it.
+# At most this many outputs are looked up if each correct value has to be computed.
 _MOST_LOOKUPS = 4096
-# The longest index along which tiles are looked for.
+# Tiles are searched along indices of at most this length.
 _LONGEST_INDEX = 1 << 16
-# Normwise errors of products of rounded operands on normal data: 2.9e-4 where TF32 or fp16 is
-# rounded to nearest, 7.7e-4 where TF32 is truncated, 2.3e-3 for bf16 (measured for this project).
-# They are smaller where only sums are rounded, and where a bias is added.
+# Ranges of the normwise relative error if operands are rounded: lowest, highest, format. On normal
+# data it is 2.9e-4 for TF32 or fp16 rounded to nearest, 7.7e-4 for truncated TF32, and 2.3e-3 for
+# bf16 (measured for this project). It is smaller if only sums are rounded, or if a bias is added.
 _ROUNDINGS = ((1.2e-4, 1.1e-3, "TF32 or fp16"), (1.7e-3, 4e-3, "bf16"))
 
 
 def describe(evidence: Evidence) -> list[str]:
-    """Return sentences about the wrong outputs, the most telling first; none if none is wrong."""
+    """Return sentences about the incorrect outputs, the most specific first."""
     if not evidence.wrong.any():
         return []
-    # Outputs may be NaN or inf.
+    # NaN and inf among the outputs would cause numpy's warnings.
     with np.errstate(all="ignore"):
         sentences = [*_describe_values(evidence), *_describe_positions(evidence)]
     sentences = sentences[:_MOST_SENTENCES]
@@ -45,11 +45,11 @@ def describe(evidence: Evidence) -> list[str]:
     return [f"{sentence}, in a sample" for sentence in sentences]
 
 
-# The values of wrong outputs ------------------------------------------------------------------
+# The values of incorrect outputs ------------------------------------------------------------------
 
 
 def _describe_values(e: Evidence) -> Iterator[str]:
-    """Say what the wrong outputs hold: nothing, NaN, or other numbers."""
+    """Yield sentences about the values of incorrect outputs: unwritten, NaN, or numbers."""
     unwritten = int(e.unwritten.sum())
     written = int((e.wrong & ~e.unwritten).sum())
     if unwritten:
@@ -60,11 +60,11 @@ def _describe_values(e: Evidence) -> Iterator[str]:
         only_inf = np.isinf(e.got[e.wrong]).sum() == not_finite
         value = "inf" if only_inf else "NaN or inf"
         if not e.usual:
-            cause = "but not the expected one"
+            cause = "where another value is expected"
         elif only_inf:
             cause = "as after an overflow or a division by 0"
         else:
-            cause = "as if computed from uninitialised memory (workspace and surroundings hold NaN)"
+            cause = "as if read from uninitialised memory (the workspace and guard zones hold NaN)"
         yield f"{value}, {cause}: {_share(not_finite, written)}"
     if len(finite):
         sentences = [*_describe_simple_values(e, finite), *_describe_moved_values(e, finite)]
@@ -72,9 +72,9 @@ def _describe_values(e: Evidence) -> Iterator[str]:
 
 
 def _describe_simple_values(e: Evidence, bad: np.ndarray) -> Iterator[str]:
-    """Describe wrong values by the step after the sum, as one number, or as multiples.
+    """Describe incorrect values: a missing ReLU, a wrong bias, one constant, or a factor.
 
-    Yields the first sentence that holds for half of the `bad` outputs, if there is one.
+    Yields the first sentence that holds for at least half of the `bad` outputs, if there is one.
     """
     descriptions = (_describe_relu, _describe_bias, _describe_constant, _describe_factor)
     for description in descriptions:
@@ -85,28 +85,30 @@ def _describe_simple_values(e: Evidence, bad: np.ndarray) -> Iterator[str]:
 
 
 def _are_many(hit: np.ndarray) -> bool:
-    """Return whether enough of some outputs agree to make a sentence."""
+    """Return whether enough of the outputs agree for a sentence."""
     return int(hit.sum()) >= max(min(_FEWEST_AGREEING, len(hit)), len(hit) / 2)
 
 
 def _describe_relu(e: Evidence, bad: np.ndarray) -> str:
+    """Return a sentence if outputs are negative although the problem has a ReLU."""
     negative = e.got[bad] < 0
     if not e.problem.relu or not _are_many(negative):
         return ""
-    return f"negative, as without the ReLU or before it: {_share(negative.sum(), len(bad))}"
+    share = _share(negative.sum(), len(bad))
+    return f"negative, as if the ReLU were missing or came before the bias: {share}"
 
 
 def _describe_bias(e: Evidence, bad: np.ndarray) -> str:
-    """Say how many times the bias is added, where that is not once."""
+    """Return a sentence if the bias is not added exactly once."""
     got = e.got[bad]
-    truth = e.truth[bad]
+    expected = e.expected[bad]
     bias = _bias_of(e, bad)
     if not bias.any():
         return ""
     has_bias = bias != 0
-    extra = float(np.median((got - truth)[has_bias] / bias[has_bias]))
+    extra = float(np.median((got - expected)[has_bias] / bias[has_bias]))
     extra = round(extra) if abs(extra) < _MOST_BIASES else 0
-    hit = e.near(got, truth + extra * bias)
+    hit = e.near(got, expected + extra * bias)
     if not extra or not _are_many(hit):
         return ""
     times = {-1: "is not added", 1: "is added twice"}.get(extra, f"is added {extra + 1} times")
@@ -114,11 +116,11 @@ def _describe_bias(e: Evidence, bad: np.ndarray) -> str:
 
 
 def _describe_constant(e: Evidence, bad: np.ndarray) -> str:
-    """Say which one number the outputs have, where that is not correct for all of them."""
+    """Return a sentence if the outputs are all equal although the correct values differ."""
     got = e.got[bad]
-    truth = e.truth[bad]
+    expected = e.expected[bad]
     equal = got == np.median(got)
-    if len(bad) == 1 or not _are_many(equal) or (truth == truth[0]).all():
+    if len(bad) == 1 or not _are_many(equal) or (expected == expected[0]).all():
         return ""
     # Adding 0 turns -0 into 0.
     value = got[equal][0] + 0.0
@@ -128,19 +130,22 @@ def _describe_constant(e: Evidence, bad: np.ndarray) -> str:
 
 
 def _describe_factor(e: Evidence, bad: np.ndarray) -> str:
-    """Say which multiple of the correct values the outputs are, with or without the bias."""
-    # A single number is a multiple of any other.
+    """Return a sentence if the outputs are the correct values times one factor.
+
+    The factor applies to y, or to the sum before the bias is added.
+    """
+    # A single number is a multiple of any other number.
     if len(bad) == 1:
         return ""
     got = e.got[bad]
-    truth = e.truth[bad]
+    expected = e.expected[bad]
     bias = _bias_of(e, bad)
     for offset, text in ((0 * bias, ""), (bias, ", before the bias is added")):
-        large = np.abs(truth - offset) > e.rms / 10
+        large = np.abs(expected - offset) > e.rms / 10
         if large.sum() < 2:
             continue
-        factor = float(np.median(((got - offset)[large]) / (truth - offset)[large]))
-        hit = e.near(got, offset + factor * (truth - offset))
+        factor = float(np.median(((got - offset)[large]) / (expected - offset)[large]))
+        hit = e.near(got, offset + factor * (expected - offset))
         if abs(factor) > 0.01 and np.isfinite(factor) and _are_many(hit[large]):
             share = _share(hit.sum(), len(bad))
             return f"{_factor(factor)} times the correct value{text}: {share}"
@@ -148,12 +153,12 @@ def _describe_factor(e: Evidence, bad: np.ndarray) -> str:
 
 
 def _bias_of(e: Evidence, bad: np.ndarray) -> np.ndarray:
-    """Return the bias of each of some outputs; zeros without a bias."""
+    """Return the bias of each `bad` output; zeros if the problem has no bias."""
     return np.zeros(len(bad)) if e.bias is None else e.bias[e.where[bad, 1]]
 
 
 def _describe_moved_values(e: Evidence, bad: np.ndarray) -> Iterator[str]:
-    """Describe correct values in wrong places: shifted, or in another order in memory."""
+    """Describe correct values at other positions: shifted, or in another memory order."""
     if not e.whole and len(bad) > _MOST_LOOKUPS:
         bad = bad[:: -(-len(bad) // _MOST_LOOKUPS)]
     for shift in _SHIFTS:
@@ -170,17 +175,18 @@ def _describe_moved_values(e: Evidence, bad: np.ndarray) -> Iterator[str]:
         if hits:
             letters = ", ".join("NKPQ"[axis] for axis in order)
             share = _share(hits, inside)
-            yield f"{text}: {share} are correct if memory is read as ({letters})"
+            are = "is" if hits == 1 else "are"
+            yield f"{text}: {share} {are} correct if memory is read as ({letters})"
             return
 
 
 def _count_holding(
     e: Evidence, bad: np.ndarray, source: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[int, int]:
-    """Count the wrong outputs that hold the correct value of other positions.
+    """Count the incorrect outputs that hold the correct value of another position.
 
-    `source` returns these positions. Returns that number, 0 if it is small, and how many of the
-    positions are inside y.
+    `source` returns the other positions of given ones. Returns two numbers: how many outputs hold
+    that value, 0 if they are few; and how many of the other positions are inside y.
     """
     shape = np.array(e.problem.y_shape)
     hits = 0
@@ -191,13 +197,14 @@ def _count_holding(
         inside = int(exists.sum())
         hits = 0
         if inside:
-            hits = int(e.near(e.got[part][exists], e.truth_at(positions[exists])).sum())
+            hits = int(e.near(e.got[part][exists], e.expected_at(positions[exists])).sum())
         if hits < max(1, min(_FEWEST_AGREEING, len(bad) - 1), inside / 2):
             return 0, inside
     return hits if hits >= _FEWEST_AGREEING else 0, inside
 
 
 def _describe_shift(shift: tuple[int, ...], share: str) -> str:
+    """Return a sentence about outputs that hold the correct value of `shift` positions away."""
     axes = [axis for axis in range(4) if shift[axis]]
     source = ", ".join(f"{'nkpq'[axis]}{shift[axis]:+d}" for axis in axes)
     if axes[0] > 1:
@@ -208,7 +215,7 @@ def _describe_shift(shift: tuple[int, ...], share: str) -> str:
 
 
 def _reordered(where: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
-    """Return the positions at the same places in memory, with another order of dimensions."""
+    """Return the positions with the same offsets in memory if y has another order of dimensions."""
     flat = np.ravel_multi_index(tuple(where.T), shape)
     in_order = np.unravel_index(flat, tuple(shape[axis] for axis in order))
     return np.stack(in_order, axis=1)[:, np.argsort(order)]
@@ -234,10 +241,10 @@ for _order in _OTHER_ORDERS:
 
 
 def _describe_rounding(e: Evidence) -> Iterator[str]:
-    """Describe errors of the size of rounded operands, evenly spread: another precision class."""
+    """Describe errors with the size of rounded operands, on all outputs: another precision class."""
     if not np.isfinite(e.got).all() or not e.rms or 2 * e.wrong.sum() < len(e.wrong):
         return
-    errors = e.got - e.truth
+    errors = e.got - e.expected
     rms_error = math.sqrt(float(np.mean(np.square(errors))))
     if np.abs(errors).max() > 12 * rms_error:
         return
@@ -245,25 +252,26 @@ def _describe_rounding(e: Evidence) -> Iterator[str]:
     for low, high, name in _ROUNDINGS:
         if low <= relative <= high:
             yield (
-                f"as if operands or sums were rounded to {name}, but {e.precision} is declared: "
-                f"errors of {relative:.1e} of the outputs' size, the same everywhere"
+                f"as if operands or sums were rounded to {name}, but the header declares "
+                f"{e.precision}: relative error {relative:.1e}, evenly distributed"
             )
 
 
-# The positions of wrong outputs ---------------------------------------------------------------
+# The positions of incorrect outputs ---------------------------------------------------------------
 
 
 def _describe_positions(e: Evidence) -> list[str]:
-    """Say which outputs are wrong, unless it is all of them or a single one.
+    """Return sentences about the positions of incorrect outputs.
 
-    A sentence that holds for all wrong outputs, and for no others, stands alone.
+    There are none if all outputs are incorrect, or only one is. Sentences that describe exactly the
+    incorrect outputs replace all others.
     """
     wrong = int(e.wrong.sum())
     if wrong in (1, len(e.wrong)) or len(e.wrong) < 8:
         return []
     N, K, P, Q = e.problem.y_shape
     n, k, p, q = e.where.T.astype(np.int64)
-    # Each candidate is a set of outputs that has all wrong ones in it, and its description.
+    # Each candidate is a set of outputs that contains all incorrect ones, with its description.
     candidates = []
     padded = _reads_padding(e)
     if padded.any() and not padded.all() and not (e.wrong & ~padded).any():
@@ -290,9 +298,9 @@ def _describe_positions(e: Evidence) -> list[str]:
 def _candidates_along(
     e: Evidence, name: str, index: np.ndarray, size: int
 ) -> Iterator[tuple[np.ndarray, str]]:
-    """Yield a description of the values of one index with wrong outputs, and all outputs there.
+    """Yield the outputs at those values of one index that have incorrect outputs, described.
 
-    Yields nothing if all values have wrong outputs, or if no description fits.
+    Yields nothing if all values have incorrect outputs, or if no description fits.
     """
     has_wrong = np.zeros(size, dtype=bool)
     exists = np.zeros(size, dtype=bool)
@@ -309,7 +317,7 @@ def _candidates_along(
 def _named_sets(
     name: str, size: int, has_wrong: np.ndarray, problem: Problem
 ) -> Iterator[tuple[np.ndarray, str]]:
-    """Yield sets of values of an index, each with its description, the most telling first."""
+    """Yield sets of values of an index with their descriptions, the most specific first."""
     index = np.arange(size)
     wrong = np.flatnonzero(has_wrong)
     first = int(wrong[0])
@@ -346,7 +354,7 @@ def _describe_end(name: str, first: int, size: int) -> str:
 
 
 def _tile_sets(name: str, size: int, wrong: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
-    """Yield the sets of values that are in a part of each tile, for each size of tile."""
+    """Yield the sets of values in the same part of every tile, for each tile size."""
     index = np.arange(size)
     nouns = {"n": "images", "k": "channels", "p": "rows", "q": "columns"}
     noun = nouns.get(name, f"values of {name}")
@@ -369,7 +377,7 @@ def _tile_sets(name: str, size: int, wrong: np.ndarray) -> Iterator[tuple[np.nda
 
 
 def _reads_padding(e: Evidence) -> np.ndarray:
-    """Return which outputs read at least one zero of the padding."""
+    """Return which outputs read at least one element of the padding."""
     outside = np.zeros(len(e.where), dtype=bool)
     p = e.problem
     for axis, size, taps in ((0, p.H, p.R), (1, p.W, p.S)):
@@ -382,13 +390,14 @@ def _reads_padding(e: Evidence) -> np.ndarray:
 
 
 def _share(part: int, total: int) -> str:
+    """Return "all 5 incorrect outputs", or "3 of 5 incorrect outputs"."""
     if part == total:
-        return "the wrong output" if total == 1 else f"all {total:,} wrong outputs"
-    return f"{part:,} of {total:,} wrong outputs"
+        return "the only incorrect output" if total == 1 else f"all {total:,} incorrect outputs"
+    return f"{part:,} of {total:,} incorrect outputs"
 
 
 def _factor(value: float) -> str:
-    """Return a factor as a fraction where it is one, with a denominator up to 64."""
+    """Return a factor as a fraction with a denominator up to 64 if that is exact enough."""
     fraction = Fraction(value).limit_denominator(64)
     if fraction and abs(fraction - value) * fraction.denominator < 1e-5:
         return str(fraction)

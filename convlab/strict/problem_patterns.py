@@ -1,4 +1,4 @@
-"""Describes what the problems on which a kernel is incorrect have in common, and the others do not."""
+"""Describe what the failing problems of a check have in common, and the passing ones do not."""
 
 import itertools
 import math
@@ -9,26 +9,27 @@ import pandas as pd
 
 from ..core.problem.problem import Problem
 
-# A sentence is left out if chance alone would make it true with a higher probability.
+# A sentence is left out if it would be true by chance with a higher probability.
 _CHANCE = 0.05
 
 Outcomes = Sequence[tuple[Problem, bool]]
 
 
 def describe(outcomes: Outcomes, tried: Outcomes = ()) -> list[str]:
-    """Say what distinguishes the problems on which a kernel is incorrect from the others.
+    """Return sentences on what distinguishes the failing problems from the passing ones.
 
-    The first choice is a condition that holds for all wrong problems and for no correct one, with
-    the other conditions that fit as well. Else it is the conditions that hold for all wrong
-    problems, and for the fewest correct ones. A sentence is left out if as many problems, drawn at
-    random, would have it in common with a probability above `_CHANCE`, given the number of
-    conditions tried.
+    The best sentence names a condition that holds for all failing problems and for no passing one,
+    and other conditions that fit as well. If there is none, sentences name conditions that hold for
+    all failing problems and for few passing ones. A sentence is left out if it could be chance:
+    if the same number of randomly drawn problems would satisfy one of the tested conditions with a
+    probability above `_CHANCE`.
 
     Parameters
     ----------
-    outcomes : problems drawn at random, each with whether the kernel was correct on it.
-    tried : other problems, as from the search for the smallest. They are no evidence, because they
-        were not drawn at random. But every sentence holds for them too, and they narrow a limit.
+    outcomes : randomly drawn problems, each with whether the kernel is correct on it.
+    tried : more problems, such as those of the search for the smallest failure. They are not random,
+        so they do not count as evidence. But each sentence must hold for them too, and they make
+        the limits of sizes tighter.
     """
     wrong = [problem for problem, correct in outcomes if not correct]
     correct = [problem for problem, correct in outcomes if correct]
@@ -50,28 +51,31 @@ def describe(outcomes: Outcomes, tried: Outcomes = ()) -> list[str]:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """How many of the drawn problems are wrong, and how many conditions were tried on them."""
+    """Count the drawn problems, the failing ones among them, and the conditions tested on them."""
 
     wrong: int
     drawn: int
     conditions: int
 
     def expected_by_chance(self, exceptions: int, conditions: float) -> float:
-        """Return how many conditions would hold for all wrong problems by chance.
+        """Return how many conditions would hold for all failing problems by chance.
 
-        `exceptions` is the largest number of correct problems for which they hold too.
+        Such a condition may also hold for `exceptions` passing problems.
         """
         chosen = math.comb(self.wrong + exceptions, self.wrong)
         return conditions * chosen / math.comb(self.drawn, self.wrong)
 
 
 def _facts_and_bounds(failing: Sequence[Problem], passing: Sequence[Problem]) -> pd.DataFrame:
-    """Return for each problem, failing ones first, which conditions hold; the columns name them."""
+    """Return a row of booleans for each problem, failing ones first: which conditions hold.
+
+    The columns are the conditions as text.
+    """
     problems = [*failing, *passing]
     sizes = pd.DataFrame([_numbers(problem) for problem in problems])[_SIZES]
     bad = sizes[: len(failing)]
     good = sizes[len(failing) :]
-    # The bounds of each size that all failing problems obey, and the nearest passing values.
+    # The range of each size over the failing problems, and the nearest passing values outside it.
     least = bad.min()
     most = bad.max()
     below = good.where(good < least).max()
@@ -83,7 +87,10 @@ def _facts_and_bounds(failing: Sequence[Problem], passing: Sequence[Problem]) ->
 
 
 def _conditions_by_exceptions(facts: pd.DataFrame, failing: int) -> dict[frozenset[int], list[str]]:
-    """Return the conditions that hold for all failing problems, by the passing ones with them."""
+    """Return the conditions that hold for all failing problems.
+
+    The keys are the passing problems for which they hold too, by index.
+    """
     needed: dict[frozenset[int], list[str]] = {}
     for text, holds in facts.loc[:, facts[:failing].all()].items():
         exceptions = frozenset(i for i, held in enumerate(holds[failing:]) if held)
@@ -92,7 +99,7 @@ def _conditions_by_exceptions(facts: pd.DataFrame, failing: int) -> dict[frozens
 
 
 def _describe_exact(needed: Mapping[frozenset[int], list[str]], evidence: _Evidence) -> list[str]:
-    """Say which condition, or which two, hold for all wrong problems and for no correct one."""
+    """Return a sentence on the condition, or two, that hold for exactly the failing problems."""
     fitting: list[str] = []
     if evidence.expected_by_chance(0, evidence.conditions) <= _CHANCE:
         fitting = needed.get(frozenset(), [])
@@ -108,16 +115,16 @@ def _describe_exact(needed: Mapping[frozenset[int], list[str]], evidence: _Evide
     alternatives = ""
     if rest:
         more = f", and {len(rest) - 3} more" if len(rest) > 3 else ""
-        alternatives = f" (or {', or '.join(rest[:3])}{more}: these problems cannot tell)"
+        alternatives = f" (or {', or '.join(rest[:3])}{more}: these problems do not show which)"
     return [f"incorrect wherever {first}, and only there{alternatives}"]
 
 
 def _describe_necessary(
     needed: Mapping[frozenset[int], list[str]], evidence: _Evidence, correct: int
 ) -> list[str]:
-    """Say which conditions hold for all wrong problems, with the number of correct ones.
+    """Return sentences on conditions that hold for all failing problems and for few passing ones.
 
-    `correct` is how many correct problems were drawn; they come before those that were only tried.
+    `correct` is the number of passing problems that were drawn; the first indices are theirs.
     """
     counts = {exceptions: sum(i < correct for i in exceptions) for exceptions in needed}
     sentences = []
@@ -133,7 +140,7 @@ def _describe_necessary(
 
 
 def _describe_lower(name: str, low: int, below: float) -> str:
-    """Describe a least value, with the largest passing one where that is further away."""
+    """Describe a lower limit, with the largest passing value below it if there is a gap."""
     if low <= 2:
         return f"{name} > {low - 1}"
     known = "" if math.isnan(below) or below == low - 1 else f" (correct up to {below:.0f})"
@@ -141,7 +148,7 @@ def _describe_lower(name: str, low: int, below: float) -> str:
 
 
 def _describe_upper(name: str, high: int, above: float) -> str:
-    """Describe a largest value, with the least passing one where that is further away."""
+    """Describe an upper limit, with the smallest passing value above it if there is a gap."""
     if high == 1:
         return f"{name} is 1"
     known = "" if math.isnan(above) or above == high + 1 else f" (correct from {above:.0f} on)"
@@ -166,7 +173,7 @@ _PAIRS = ("stride_h stride_w", "dilation_h dilation_w", "pad_h pad_w", "R S", "H
 
 
 def _numbers(p: Problem) -> dict[str, int]:
-    """Return all sizes of a problem, by name."""
+    """Return all sizes of a problem by name."""
     return p.variables() | {
         "C/groups": p.C // p.groups,
         "K/groups": p.K // p.groups,
@@ -179,7 +186,7 @@ def _numbers(p: Problem) -> dict[str, int]:
 
 
 def _facts(p: Problem) -> dict[str, bool]:
-    """Return the conditions on a problem, and whether each holds; the most telling first."""
+    """Return conditions on a problem and whether each holds, the most specific first."""
     numbers = _numbers(p)
     facts = {
         "the stride is not 1": p.stride != (1, 1),

@@ -1,4 +1,4 @@
-"""Shrinks a problem on which a kernel fails to the smallest one that still fails."""
+"""Shrink a failing problem: find a smaller one on which the kernel still fails."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -8,11 +8,11 @@ from ..core.problem.problem import Problem
 
 
 def shrink(problem: Problem, fails: Callable[[Problem], bool], tries: int = 150) -> Problem:
-    """Return the smallest problem found that still fails.
+    """Return the smallest failing problem that a greedy search finds.
 
-    The search is greedy: option by option and dimension by dimension it tries the minimum, then
-    halves, then one less. It ends when no single step fails any more, or after `tries`. `fails` is
-    called once for each problem, and only for valid ones.
+    The search changes one option or dimension at a time: to its minimum, to a part of its value, or
+    by one. It ends if the kernel is correct after every such change, or after `tries` problems.
+    `fails` is called at most once for each problem, and only for valid ones.
     """
     tried = {problem}
     candidates = _smaller(problem)
@@ -27,7 +27,10 @@ def shrink(problem: Problem, fails: Callable[[Problem], bool], tries: int = 150)
 
 
 def _smaller(problem: Problem) -> Iterator[Problem]:
-    """Yield simpler problems, the simplest first; the problem itself may be among them."""
+    """Yield simpler problems, for each option and dimension the simplest first.
+
+    The problem itself may be among them.
+    """
     for change in _changes(problem):
         try:
             yield dataclasses.replace(problem, **change, name="")
@@ -36,7 +39,7 @@ def _smaller(problem: Problem) -> Iterator[Problem]:
 
 
 def _changes(problem: Problem) -> list[dict]:
-    """Return the parameters that simpler problems have instead."""
+    """Return the changed parameters of each simpler problem."""
     groups = problem.groups
     c = problem.C // groups
     k = problem.K // groups
@@ -47,7 +50,7 @@ def _changes(problem: Problem) -> list[dict]:
         changes.append({option: (least, least)})
         changes += [{option: (value, wide)} for value in _less(high, least)]
         changes += [{option: (high, value)} for value in _less(wide, least)]
-    # The padding becomes a part of the image.
+    # A larger image replaces the padding.
     pad_h, pad_w = problem.padding
     changes.append({"padding": (0, 0), "H": problem.H + 2 * pad_h, "W": problem.W + 2 * pad_w})
     changes += [{"N": value} for value in _less(problem.N, 1)]
@@ -57,7 +60,7 @@ def _changes(problem: Problem) -> list[dict]:
         size = getattr(problem, size_name)
         taps = getattr(problem, taps_name)
         for value in _less(taps, 1):
-            # The image stays as large, or y does.
+            # A smaller filter changes the size of y, or that of the image.
             changes.append({taps_name: value})
             changes.append({taps_name: value, size_name: size - (taps - value)})
         changes += [{size_name: value} for value in _less(size, 1)]
@@ -65,6 +68,6 @@ def _changes(problem: Problem) -> list[dict]:
 
 
 def _less(value: int, least: int) -> list[int]:
-    """Return values to try below one: the least, a quarter, half, three quarters, one less."""
+    """Return smaller values to try: the least, a quarter, half, three quarters, one less."""
     tried = {least, value // 4, value // 2, 3 * value // 4, value - 1}
     return sorted(v for v in tried if least <= v < value)

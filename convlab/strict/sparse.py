@@ -1,6 +1,7 @@
-"""A setting for offsets over 2^31: x has more elements than an int counts, and few are read.
+"""Define a setting for offsets over 2^31: an x with more elements than an int can count.
 
-It works only on the simulator, where memory that is never accessed takes no space.
+The problems read few elements of x. The setting works only on the simulator, where memory that is
+never accessed takes no space.
 """
 
 import math
@@ -20,34 +21,37 @@ from ..core.problem.format import FLOAT32
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 
-# The time limit of a run. A kernel that takes longer reads all of x, which is no error.
+# The time limit of a run in seconds. A kernel that takes longer reads all of x: that is no error.
 _SECONDS = 20.0
-# Channels, and the image's height and width.
+# For each problem the number of channels, and the height and width of the image.
 _PLANES = ((3, 32800), (1, 46400))
 
 
 @dataclass(frozen=True)
 class Sparse(Setting):
-    """Reads few elements of an x with more elements than an int counts."""
+    """Run a problem that reads few elements of an x with more elements than an int can count."""
 
     name: str = "sparse"
     words: str = "with an x of over 2^31 elements, few of which are read"
     fits_any: bool = True
 
     def examine(self, kernel: Runnable, problem: Problem, seed: int) -> Report:
-        """Check a kernel on the simulator; all of y is written, and all of the filter read.
+        """Check a kernel on the simulator; it writes all of y and reads all of the filter.
 
         Raises
         ------
         ProblemError
-            If the problem is not one of this setting's.
+            The setting does not have this problem.
         LaunchError
-            If the run fails. Without a kind it is no error of the kernel's: it reads all of x.
+            The run failed. An error without a kind is not the kernel's fault: the kernel reads all
+            of x, or needs more workspace.
         """
         supported = sparse_problems(kernel)
         if problem not in supported:
             offer = " or ".join(map(str, supported)) or "none that this kernel supports"
-            raise ProblemError(f'setting="sparse" has its own problems: {offer}')
+            raise ProblemError(
+                f'setting="sparse" does not take this problem, it has its own problems: {offer}'
+            )
         return _examine(self, kernel, problem, seed)
 
 
@@ -55,10 +59,10 @@ SPARSE = Sparse()
 
 
 def sparse_problems(kernel: Runnable) -> list[Problem]:
-    """Return the problems of `Sparse` that a kernel supports, with fp32 tensors in NCHW.
+    """Return the problems of `Sparse` that a kernel supports; none if its tensors are not fp32 NCHW.
 
-    There is at most one for each entry of `_PLANES`: an int can count two planes of x in the first,
-    and not even one in the second.
+    There is at most one for each entry of `_PLANES`. In the first an int can count the elements of
+    one channel of x, but not those of two. In the second it cannot count those of one.
     """
     if not kernel.counts or kernel.build() is None or kernel.format != FLOAT32:
         return []
@@ -75,6 +79,7 @@ def sparse_problems(kernel: Runnable) -> list[Problem]:
 
 
 def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) -> Report:
+    """Return the report of a kernel on one of the problems."""
     from ..sim.launch import simulated
     from ..sim.simulation import Arena
 
@@ -82,7 +87,7 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
     arena = Arena(shapes, ["x"])
     x, w, y = (arena.tensors[name] for name in shapes)
     random = torch.Generator().manual_seed(seed)
-    # These rows and columns are read: the problems have no padding and no dilation.
+    # Set only the rows and columns that are read. The problems have no padding and no dilation.
     rows, columns = (
         (torch.arange(outputs)[:, None] * stride + torch.arange(taps)).flatten()
         for outputs, stride, taps in zip(y.shape[2:], problem.stride, w.shape[2:], strict=True)
@@ -98,6 +103,6 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
             error.kind = ""
         raise
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
-    correct = Reference(problem, (x, w, None), seed)
-    compared = OutputComparison(correct, y, bound, poisoned=False)
+    expected = Reference(problem, (x, w, None), seed)
+    compared = OutputComparison(expected, y, bound, poisoned=False)
     return compared_once(kernel, problem, setting, compared)

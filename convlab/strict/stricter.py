@@ -1,4 +1,4 @@
-"""What the default check adds to problems on normal data: the seam `Stricter`."""
+"""Extend the default check: implement the seam `Stricter`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,11 +16,11 @@ from .settings import IN_CHUNKS, host_problems, settings_for, with_relu
 from .smallest_failure import shrink
 from .sparse import SPARSE, sparse_problems
 
-# Every third generated problem gets a ReLU, where the kernel fuses that.
+# Every third generated problem has a ReLU, if the kernel fuses one.
 _RELU_STEP = 3
-# For a kernel that supports few problems, at most this multiple of `count` is drawn.
+# For a kernel that supports few problems, at most `count` times this many are drawn.
 _MOST_DRAWS = 30
-# Problems that are also run in little workspace.
+# Problems that also run with little workspace.
 _CHUNKED_PROBLEMS = (
     "awkward.primes",
     "awkward.tile_plus_one",
@@ -30,13 +30,13 @@ _CHUNKED_PROBLEMS = (
 
 
 class Strict:
-    """Adds generated problems, unusual settings, the smallest failure, and nvcc's messages."""
+    """Extend a check by generated problems, unusual settings, shrinking, and nvcc's messages."""
 
     def __init__(self, kernel: Runnable) -> None:
         self.kernel = kernel
         self._nvcc: Future[nvcc_report.NvccReport | None] | None = None
         if kernel.counts:
-            # nvcc compiles in a thread while the simulator runs.
+            # nvcc compiles in another thread while the simulator runs.
             pool = ThreadPoolExecutor(1)
             self._nvcc = pool.submit(nvcc_report.nvcc_report, kernel)
             pool.shutdown(wait=False)
@@ -44,9 +44,8 @@ class Strict:
     def problems(self, count: int, seed: int) -> list[Problem]:
         """Return at least `count` generated problems.
 
-        There are more if the kernel does not support some of them. They end when it supports a
-        quarter of `count`, and when each pair of unusual options that it supports (such as a stride
-        and groups) occurs in one of them.
+        More are drawn until the kernel supports a quarter of `count`, and until each pair of
+        unusual options that it supports (such as a stride and groups) occurs in one of them.
         """
         drawn: list[Problem] = []
         supported = 0
@@ -64,7 +63,7 @@ class Strict:
         return drawn
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
-        """Yield trials in little workspace, in each setting, and on an x of over 2^31 elements."""
+        """Yield trials with little workspace, in each setting, and on an x of over 2^31 elements."""
         source = self.kernel.source or ""
         if "conv2d_workspace" in source:
             chunked = [named_problem(name) for name in _CHUNKED_PROBLEMS]
@@ -76,11 +75,11 @@ class Strict:
         yield list(product(sparse_problems(self.kernel), [SPARSE]))
 
     def shrink(self, problem: Problem, fails: Callable[[Problem], bool]) -> Problem:
-        """Return the smallest problem found that still fails."""
+        """Return the smallest failing problem that a greedy search finds."""
         return shrink(problem, fails)
 
     def watch(self, report: Report) -> Report:
-        """Add the launches of this problem that a GPU would refuse, according to nvcc."""
+        """Return the report with the launches that a GPU would refuse, according to nvcc."""
         nvcc = self._nvcc.result() if self._nvcc else None
         if nvcc is None:
             return report

@@ -410,7 +410,7 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
     VALIDATOR.validate(done.document)
     reports = {report["kernel"]: report for report in done.document["reports"]}
     messages = {name: "\n".join(report["failures"]) for name, report in reports.items()}
-    assert "outputs are wrong" in messages["ones"]
+    assert "outputs are incorrect" in messages["ones"]
     assert [name for name, report in reports.items() if report["correct"]] == ["01_direct"]
     assert "y[-1]" in messages["crash"] and "crash.cu:6:" in messages["crash"]
     assert "broken.cu:6:" in messages["broken"]

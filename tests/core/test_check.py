@@ -103,32 +103,35 @@ def reads_outside(launch):
 PLANTED = {
     "unwritten_tail": (unwritten_tail, "5 of {total} outputs were never written"),
     "only_first_image": (spoilt(only_first_image), "(n, k, p, q) = (1, 0, 0, 0)"),
-    "shifted": (shifted, "outputs are wrong"),
+    "shifted": (shifted, "outputs are incorrect"),
     "nan": (put((0, 1, 2, 3), math.nan), "(n, k, p, q) = (0, 1, 2, 3): got nan"),
     "inf": (put((0, 0, 0, 0), math.inf), "got inf"),
     "tf32": (tf32, "fp32 allows"),
-    "writes_input": (spoilt(writes_input), "wrote to its input: 1 elements of x"),
-    "moves": (spoilt(moves), "sums by atomics, for which the header must say `atomics: yes`"),
-    "one_element": (spoilt(one_element), "1 of {total} outputs are wrong"),
-    "accumulates": (accumulates, "outputs are wrong"),
-    "past_y": (write("y", 1), "outside of y: 1 element changed after its end, 1 past the last"),
+    "writes_input": (spoilt(writes_input), "wrote to its input: 1 element of x"),
+    "moves": (
+        spoilt(moves),
+        "sums by atomics, whose order may change (then declare `atomics: yes` in the header)",
+    ),
+    "one_element": (spoilt(one_element), "1 of {total} outputs is incorrect"),
+    "accumulates": (accumulates, "outputs are incorrect"),
+    "past_y": (write("y", 1), "outside of y: 1 element changed, 1 element past its end"),
     "before_y": (
         write("y", -3, -7),
-        "outside of y: 2 elements changed before its start, 3 to 7 ahead of the first",
+        "outside of y: 2 elements changed, 3 to 7 elements before its start",
     ),
     "past_workspace": (
         write("workspace", 2),
-        "outside of workspace: 1 byte changed after its end, 2 past the last",
+        "outside of workspace: 1 byte changed, 2 bytes past its end",
     ),
     "before_x": (
         write("x", -1),
-        "outside of x: 1 element changed before its start, 1 ahead of the first",
+        "outside of x: 1 element changed, 1 element before its start",
     ),
     "past_w_in_second_run": (
         write("w", 5, runs=1),
-        "outside of w: 1 element changed after its end, 5 past the last",
+        "outside of w: 1 element changed, 5 elements past its end",
     ),
-    "constant": (put(..., 0.25), "outputs are wrong"),
+    "constant": (put(..., 0.25), "outputs are incorrect"),
     "reads_outside": (spoilt(reads_outside), "got nan"),
 }
 
@@ -174,7 +177,7 @@ def test_right_kernel_passes(problem, monkeypatch):
     assert report.counters["shared_wavefronts"] == 7
     monkeypatch.setattr(examine, "_SLOW_SECONDS", -1.0)  # what takes long on the simulator
     report = check(kernel, problem)
-    assert report.ok and kernel.runs == 3 and "not run twice" in str(report)
+    assert report.ok and kernel.runs == 3 and "ran only once" in str(report)
 
 
 def test_right_kernel_passes_by_sampling(sampled):
@@ -228,20 +231,20 @@ def test_what_the_class_or_the_header_allows_passes():
     report = check(Fake(spoilt(moves), atomics=True), PLAIN)
     assert report.ok and "atomics" in str(report)
     report = check(Fake(spoilt(lambda l: l.y.mul_(l.runnable.runs)), atomics=True), PLAIN)
-    assert not report.ok and "wrong when it runs again on the same data" in str(report)
+    assert not report.ok and "outputs are incorrect in a second run on the same data" in str(report)
     assert [f.kind for f in report.findings] == ["not repeatable"] and report.findings[0].index
 
 
 def test_no_outputs_are_right_outputs():
     report = check(Fake(), Problem(N=0, C=3, H=8, W=8, K=4, R=3, S=3))
-    assert report.ok and report.compared == "no outputs, none compared"
+    assert report.ok and report.compared == "nothing, because y has no elements"
 
 
 def test_crash_is_a_launch_error():
     def crashes(launch, y):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
 
-    with pytest.raises(LaunchError, match="90_fake failed while it ran.*start Python anew"):
+    with pytest.raises(LaunchError, match="90_fake failed while it ran.*restart Python"):
         check(Fake(crashes), PLAIN)
 
 
@@ -275,7 +278,7 @@ def test_errors_are_in_the_report():
         check(Fake(unwritten_tail), PLAIN, raises=True)
     wrong = check(Fake(spoilt(one_element)), PLAIN)
     assert wrong.error < 1e-3 < 1.01 * wrong.worst and wrong.worst > wrong.limit
-    assert f"worst output {wrong.worst:.2g} of at most {wrong.limit:.2g}" in str(wrong)
+    assert f"worst output: error {wrong.worst:.2g}, limit {wrong.limit:.2g}" in str(wrong)
 
 
 def test_fault_of_another_order_stands_beside_the_wrong_result():
@@ -300,7 +303,7 @@ def test_set_of_problems_is_told_of():
     reports = check(Fake(wrong_if_strided), [PLAIN, FULL, pointwise], progress=False)
     assert isinstance(reports, Reports) and len(reports) == 2 and not reports.ok and not reports
     assert list(reports.frame.correct) == [True, False]
-    assert "correct on 1 of 2 problems, 1 unsupported" in str(reports)
+    assert "INCORRECT on 1 of 2 problems, 1 unsupported" in str(reports)
     assert "does not support pointwise: needs R == 3" in str(reports)
     document = {"ok": False, "reports": [json.loads(json.dumps(reports.to_dict()))]}
     VALIDATOR.validate(document)
@@ -359,7 +362,7 @@ def test_guards_of_an_output_that_misses_an_aligned_address():
     assert launch.y.data_ptr() % 32 == 16 and not guards.violations()
     beside(launch.y, 2).fill_(0)
     (found,) = guards.violations()
-    assert "outside of y: 1 element changed after its end, 2 past" in found.text
+    assert "outside of y: 1 element changed, 2 elements past its end" in found.text
     assert found.index == (7,)
 
 

@@ -348,7 +348,7 @@ if ((size_t)x % 16) return "x is not aligned";
 
 // ---- once only: right if all goes well, and what is told of it
 
-// case plan_that_is_an_address: not available: conv2d has its plan|outputs are wrong
+// case plan_that_is_an_address: not available: conv2d has its plan|outputs are incorrect
 // in before:
 __global__ void note(const float* w, const float** plan) { *plan = w; }
 // in first:

@@ -134,7 +134,9 @@ def test_what_is_replaced_is_named_and_put_back(monkeypatch):
     result = convlab.ab(Fake(name="01_a"), Fake(name="02_b"), PLAIN)
     assert result.ok and result.caught == ("", "")
     monkeypatch.setattr(torch, "allclose", lambda *_: True)
-    assert "restored before timing" in str(convlab.ab(Fake(name="01_a"), Fake(name="02_b"), PLAIN))
+    assert "restored before the timing" in str(
+        convlab.ab(Fake(name="01_a"), Fake(name="02_b"), PLAIN)
+    )
 
 
 @pytest.mark.parametrize("older", [True, False])
@@ -191,7 +193,7 @@ def test_work_left_out_in_the_middle_of_the_timed_part_is_seen(judging, mode, ca
     a = Works(judging, "a", LONG[0])
     b = Works(judging, "b", LONG[1], calls)
     (found,) = ab_timing.measure_pair(a, b, problem, [mode], until(target=1e-9, limit_seconds=10))
-    assert found.caught[0] == "" and "wrong for its data" in found.caught[1]
+    assert found.caught[0] == "" and "incorrect for its data" in found.caught[1]
     (found,) = ab_timing.measure_pair(a, a, problem, [mode], until(limit_seconds=10))
     assert found.caught == ("", "") and found.ratio.rounds >= 32
 

@@ -85,7 +85,7 @@ def planted(sources: str, seen: str, **options: Any) -> Callable[[Callable], Cal
     return enter
 
 
-STALE = r"outputs of a timed launch are wrong for its data"
+STALE = r"outputs of a timed launch are incorrect for its data"
 TOOLS = r"replaced .*, which convlab measures with"
 
 
@@ -257,7 +257,7 @@ def own_methods():
     return dressed
 
 
-@planted("D", "view with work left")
+@planted("D", "view with a pending negation")
 def negated():
     """Returns a view that is to be negated when it is read."""
     return lambda *given: torch._neg_view(_convolve(*given).neg_())
@@ -385,7 +385,7 @@ plant_replacements()
 
 @planted("K D", "wrong")
 def in_half():
-    """Works in half precision, and says fp32."""
+    """Computes in half precision, but declares fp32."""
 
     def halves(x, w, bias, *rest):
         return _convolve(x.half(), w.half(), None, *rest).float()
@@ -403,7 +403,7 @@ def in_tf32(x, w, *rest):
 
 @planted("K D", "wrong")
 def in_tf32_as_fp32():
-    """Works in TF32, and says fp32."""
+    """Computes in TF32, but declares fp32."""
 
     def rounds(*given):
         return in_tf32(*given)
@@ -414,7 +414,7 @@ def in_tf32_as_fp32():
 
 @planted("D", STALE)
 def tf32_once_checked():
-    """Works in TF32 once it has been checked in fp32."""
+    """Computes in fp32 during the check, and in TF32 afterwards."""
     calls: list[int] = []
 
     def cools(*given):
@@ -432,11 +432,11 @@ def a_library():
 
 @planted("K", "calls a library: torch's own .*mm", wrong=False)
 def a_library_in_parts():
-    """Unfolds, and calls torch's matrix product."""
+    """Unfolds x and calls torch's matrix product."""
     return lambda *given: honest(*given)
 
 
-@planted("K", "left torch's settings changed.*cuBLAS")
+@planted("K", "changed settings of torch.*cuBLAS")
 def changes_settings():
     """Turns TF32 on for the whole process."""
 
@@ -449,7 +449,7 @@ def changes_settings():
 
 @planted("G", STALE, gpu=True)
 def skips_in_a_graph():
-    """Returns what it has while a CUDA graph is captured."""
+    """Returns an old result while a CUDA graph is captured."""
     done: list[Tensor] = []
 
     def skips(*given):
@@ -475,13 +475,13 @@ def aside(waits: bool) -> Callable:
 
 @planted("K D", f"{STALE}|on another stream|INCORRECT", gpu=True)
 def on_another_stream():
-    """Works on another stream, and waits for nothing."""
+    """Works on another stream without any synchronization."""
     return aside(False)
 
 
 @planted("K D", f"{STALE}|on another stream|INCORRECT", gpu=True)
 def ends_on_another_stream():
-    """Works on another stream, for which nobody waits."""
+    """Works on another stream that nothing synchronizes with."""
     return aside(True)
 
 
@@ -501,7 +501,7 @@ def kernel(before: str, condition: str, otherwise: str = "") -> Any:
 
 @planted("K G", STALE, gpu=True)
 def kernel_counts():
-    """A kernel file that launches in its first calls only."""
+    """A kernel file that launches only in its first calls."""
     return kernel("static int calls = 0;", "calls++ < 4")
 
 

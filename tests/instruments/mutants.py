@@ -143,8 +143,7 @@ def _first_sign(kernel: convlab.Kernel, problem: convlab.Problem) -> tuple[str, 
         return FAULT, first.removeprefix(f"{kernel.name}: ") + line, tuple(error.findings)
     if report.ok:
         return None
-    first = report.failures[0].removesuffix(", the first of them:")
-    return WRONG, "; ".join([first, *report.patterns[:1]]), ()
+    return WRONG, report.summary, ()
 
 
 def _row(mutant: Mutant, finding: Finding, engine: str) -> tuple[str, ...]:

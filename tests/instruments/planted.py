@@ -320,7 +320,7 @@ _SKIP_W = """            if (kk0 + kk < gemm_k && k0 + k < K_group)
                 s_w[kk][k] = w_group[(k0 + k) * gemm_k + kk0 + kk];
 """
 _LOWER = "im2col<<<lowering, kLoweringThreads, 0, stream>>>(conv, x, col, first, pixels, pitch);"
-_AFTER = "        __syncthreads();   // all have read the tiles before they are loaded anew\n"
+_AFTER = "        __syncthreads();   // all have read the tiles before the next are loaded\n"
 _COL = """                *col = inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;
                 col += pitch;   // rows are ordered (c, r, s), as the filter is
 """
@@ -699,7 +699,7 @@ TILE = _of(
     _m("image_dropped", "every image is written to the first",
        ("((n * conv.K + k) * conv.P + p)", "(int64_t(k) * conv.P + p)"), sim=FAULT, cuda=WRONG),
     _m("images_unchecked", "blocks past the last image are not stopped",
-       ("    if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier\n",
+       ("    if (n >= conv.N) return;   // the whole block returns, so no barrier waits for it\n",
         ""), sim=FAULT, at=("inside ? x_c[",)),
     # -- host
     _m("tail_tile_missing", "the grid is rounded down: the last tiles are not written",
@@ -723,7 +723,7 @@ IMPLICIT = _of(
        ("        __syncthreads();\n        #pragma unroll", "        #pragma unroll"),
        at=("s_x[i]", "s_w[kk][k]", "r_x[j] = s_x", "r_w[i] = s_w"), sim=FAULT, cuda=WRONG),
     _m("no_barrier_after", "no barrier between using the tiles and loading the next",
-       ("        __syncthreads();   // all have read the tiles before they are loaded anew\n", ""),
+       ("        __syncthreads();   // all have read the tiles before the next are loaded\n", ""),
        at=("s_x[i]", "s_w[kk][k]", "r_x[j] = s_x", "r_w[i] = s_w"), sim=FAULT, cuda=None,
        why=OVERLAP),
     _m("dilation_of_height", "dilation_h is used for the width",
@@ -743,7 +743,7 @@ ASYNC = _of(
        ("        __syncthreads();\n        if (tile < tiles)", "        if (tile < tiles)"),
        at=("s_rows[tile % 2]",), sim=FAULT, cuda=WRONG),
     _m("no_barrier_tile", "each thread waits for its own copies only",
-       ("        __syncthreads();   // all have their part of this tile, and are done with the one "
+       ("        __syncthreads();   // all have copied their part of this tile, and have read the one "
         "before\n", ""), at=(*_FRAGMENTS, "s_rows[tile % 2]"), sim=FAULT, cuda=WRONG),
     _m("waits_too_little", "the newest copies, those of the tile to be used, are not waited for",
        ("__pipeline_wait_prior(kStages - 2)", "__pipeline_wait_prior(kStages - 1)"), at=_FRAGMENTS,
@@ -782,7 +782,7 @@ SMALL = _of(
         "        __pipeline_wait_prior(0);\n"),
        at=("= s_c[row", "= s_w[c", "= s_tap[", "(s_w + tap)[k]"), sim=FAULT, cuda=WRONG),
     _m("no_barrier_after", "no barrier between using the tiles and loading the next",
-       ("        __syncthreads();   // all have read the tiles before they are loaded anew\n", ""),
+       ("        __syncthreads();   // all have read the tiles before the next are loaded\n", ""),
        at=("= s_c[row", "= s_w[c", "= s_tap[", "(s_w + tap)[k]"), sim=FAULT, cuda=None, why=OVERLAP),
     _m("no_wait", "the copies are not waited for", _NO_WAIT, at=("= s_c[row", "= s_tap["),
        sim=FAULT, cuda=None, why=EARLY),
@@ -797,12 +797,12 @@ SMALL = _of(
 WINOGRAD = _of(
     "08_winograd",
     _m("no_barrier_stage", "each thread waits for its own part of a stage only",
-       ("            __syncthreads();   // all have their part of this stage, and are done with the "
+       ("            __syncthreads();   // all have filled their part of this stage, and read the "
         "other\n", ""),
        at=("s_v_thread + (e", "s_u_thread + (e", "r_v[half] =", "r_u[half] ="), sim=FAULT,
        cuda=WRONG),
     _m("no_barrier_before", "the elements overwrite the last stage while others still read it",
-       ("            __syncthreads();   // all have read what lies there\n", ""),
+       ("            __syncthreads();   // all have read what is there\n", ""),
        at=("s_v_thread + (e", "s_u_thread + (e", "r_v[half] =", "r_u[half] =", "s_m + row"),
        sim=FAULT, cuda=None, why=OVERLAP),
     _m("no_barrier_exchange", "no barrier between writing the elements and reading them",
@@ -848,7 +848,7 @@ MMA = _of(
     _m("no_barrier_taps", "the taps are read before all are found", _NO_BARRIER, sim=FAULT,
        cuda=None, why=OVERLAP, at=("s_tap[step % kStages]", "const Tap tap =")),
     _m("no_barrier_stage", "each thread waits for its own part of a stage only",
-       ("        __syncthreads();                      // all parts; and all have read the oldest "
+       ("        __syncthreads();                      // all parts have; and all have read the oldest "
         "tiles\n", ""),
        sim=FAULT, cuda=WRONG,
        at=("round_tf32(s_x", "round_tf32(w_rows", "s_tap[", "const Tap tap =", "memcpy_async(&s_")),
@@ -857,7 +857,7 @@ MMA = _of(
 POINTWISE = _of(
     "09_pointwise_3xtf32",
     _m("no_barrier_stage", "each thread waits for its own part of a chunk only",
-       (("            __syncthreads();   // all have their part of this chunk, and are done with the "
+       (("            __syncthreads();   // all have copied their part of it, and have read the "
          "last\n"), ""),
        at=("copy_async", "Floats<kFragments>*>(s_row)", "= s_part[0]"), sim=FAULT, cuda=None,
        why=EARLY),
@@ -908,13 +908,13 @@ PARTS = _of(
 
 _STEM = {"inline": "stem_tile.cuh"}
 _STAGE = ("= s_low[8 * j", "copy_async<4>(stage", "r_two[0]), ", "float4*>(s_y", "= s_y[")
-_FILTER_THERE = ("    __syncthreads();   // the filter is there\n", "")
+_FILTER_THERE = ("    __syncthreads();   // the filter has arrived\n", "")
 _STEM_BARRIERS = (
     _m("no_barrier_stage", "each thread waits for its own part of a stage only",
-       (("            __syncthreads();   // all have their part of this stage, and are done with the "
+       (("            __syncthreads();   // all have copied their part of this stage, and have read the "
          "other\n"), ""), at=_STAGE, **_BEFORE_ROLES, **_STEM),
     _m("no_barrier_store", "sums are put into a stage that others still read",
-       (("        __syncthreads();   // all are done with this stage; the next overwrites it after a "
+       (("        __syncthreads();   // all have read this stage; the next copies to it follow a "
          "barrier\n"), ""), at=_STAGE, **_BEFORE_ROLES, **_STEM),
 )  # fmt: skip
 

@@ -204,7 +204,8 @@ def test_crash(function, arguments, text):
 
 def test_endless_loop_ends_at_the_limit():
     text = fault(functions.spins, kind="endless loop", time_limit=0.3)
-    assert "spins: endless loop: it did not end (stopped after 0.3 s)" in text
+    meaning = "the kernel did not finish within the time limit"
+    assert f"spins: endless loop: {meaning} (stopped after 0.3 s)" in text
 
 
 def test_what_the_worker_started_ends_with_it(tmp_path):
@@ -270,7 +271,7 @@ def test_launch_error_is_classified_by_cudas_words():
     assert (
         cuda_faults.classify(LaunchError("k failed: invalid argument"))[0] == "launch configuration"
     )
-    lost = "k failed: CUDA error: misaligned address (the GPU is lost to this process)"
+    lost = "k failed: CUDA error: misaligned address (this process can no longer use the GPU)"
     assert cuda_faults.classify(LaunchError(lost))[1] == "k failed: CUDA error: misaligned address"
     assert cuda_faults.classify(LaunchError("k failed: more outputs than a grid has")) is None
     assert cuda_faults.classify(LaunchError("misaligned address", kind="trap")) is None
@@ -316,7 +317,7 @@ def test_explain_finds_the_line_on_the_simulator(unbounded, capsys):
 
 def test_explain_says_that_it_found_nothing_and_never_raises(unbounded, monkeypatch):
     kernel = convlab.load("01_direct", engine="sim")
-    assert cuda_faults.explain(kernel, SMALL) == (f"the simulator found nothing on {SMALL}", [])
+    assert cuda_faults.explain(kernel, SMALL) == (f"the simulator found no error on {SMALL}", [])
     assert cuda_faults.explain(baseline("torch:cpu"), SMALL) == ("", [])
     monkeypatch.setattr(unbounded, "on", None)
     assert "could not run it" in cuda_faults.explain(unbounded, SMALL)[0]

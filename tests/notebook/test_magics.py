@@ -241,9 +241,9 @@ def test_show_cuts_by_text_and_number() -> None:
 @pytest.mark.parametrize(
     ("places", "message"),
     [
-        (["const int qq ="], r"holds 'const int qq ='; the nearest are\n  \d+: const"),
-        ([9999], r"has no line 9999: its lines are 1 to \d+"),
-        ([10, 3], "line 3 stands before line 10"),
+        (["const int qq ="], r"contains 'const int qq ='; similar lines are\n  \d+: const"),
+        ([9999], r"has no line 9999: choose a line from 1 to \d+"),
+        ([10, 3], "the last line, 3, is before the first line, 10"),
         ([60, "// title"], r"01_direct\.cu from line 60 on holds '// title'"),
     ],
 )

@@ -194,9 +194,12 @@ def test_an_index_that_no_int_holds_is_met(few: None, at: str) -> None:
 def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     long = convlab.problem("limits.width_4100")
     monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
-    short, other, *_ = default(stranger("good"))
+    found = default(stranger("good"))
+    short, other, *_ = found
     assert short.counters["global_load_bytes"] and not short.notes
-    assert not other.counters["global_load_bytes"] and "untraced" in other.notes[0]
+    assert not other.counters["global_load_bytes"] and "run once, without" in other.notes[0]
+    ran = len([report for report in found if not report.setting])
+    assert f"1 of {ran} problems ran once, without bounds and race checks" in str(found)
 
 
 def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
@@ -219,12 +222,13 @@ def test_unusual_data_shows_it(few: None, name: str) -> None:
     assert found.smallest.setting.startswith(setting), found
     if setting == "on small integers":
         assert found.smallest.findings[0].kind == "too imprecise"
-    assert "nobody wrote" not in str(found)  # inf and NaN come of the data
+    assert "uninitialised memory" not in str(found)  # inf and NaN come from the data
     assert "not tried: an x or y of more than " in str(found)
     told = [s.words for s in settings.SETTINGS]
     assert [r.setting for r in others] == told * (1 + found.smallest.problem.relu)
-    good = sum(report.ok for report in others)
-    assert f"INCORRECT, correct on 1 of 1 problems, in {good} of {len(others)} settings" in str(found)
+    bad = len(others) - sum(report.ok for report in others)
+    runs = f"INCORRECT in {bad} of {len(others)} runs in unusual settings"
+    assert f"{runs}, correct on 1 of 1 problems" in str(found)
     VALIDATOR.validate({"ok": False, "reports": [json.loads(json.dumps(found.to_dict()))]})
 
 
@@ -329,7 +333,7 @@ def test_what_only_nvcc_refuses_is_a_failing_report(told: str, parts: dict[str, 
     assert line in kernel.source.splitlines()[first.line - 1]
     told = json.loads(json.dumps([one.to_dict(), several.to_dict()]))
     VALIDATOR.validate({"ok": False, "reports": told})
-    assert told[0]["fault"] == kind and ("does not build by nvcc" in str(several)) == bool(
+    assert told[0]["fault"] == kind and ("does not build with nvcc" in str(several)) == bool(
         several.errors
     )
     assert ("INCORRECT" in str(one)) == (kind != "does not build") and "\n  try: " in str(one)
@@ -359,7 +363,7 @@ def test_no_nvcc_or_one_that_fails_is_no_fault_of_the_kernel(
     kernel = stranger("sound")
     monkeypatch.setenv("NVCC_PREPEND_FLAGS", "--no-such-option")
     report = check(kernel, PLAIN)
-    assert report.ok and "nvcc did not compile it: " in report.notes[-1]
+    assert report.ok and "nvcc could not compile the kernel: " in report.notes[-1]
     monkeypatch.setattr(toolchain, "cuda", lambda: None)
     report = check(kernel, PLAIN)
     assert report.ok and not report.notes

@@ -99,7 +99,7 @@ def unwritten_tail(launch, y):
 
 def test_patterns_are_in_the_report():
     report = check(Fake(unwritten_tail), PLAIN)
-    assert report.patterns[0] == "never written: all 5 wrong outputs"
+    assert report.patterns[0] == "never written: all 5 incorrect outputs"
     assert report.patterns[0] in str(report) and report.patterns[0] in report.summary
     assert report.to_dict()["patterns"] == list(report.patterns)
 
@@ -116,7 +116,7 @@ def test_a_missing_relu_is_named():
         launch.y.copy_(F.conv2d(*launch.inputs, p.stride, p.padding, p.dilation, p.groups))
 
     report = check(Fake(without), dataclasses.replace(FULL, relu=True))
-    assert report.patterns[0].startswith("negative, as without the ReLU")
+    assert report.patterns[0].startswith("negative, as if the ReLU were missing")
 
 
 def test_the_smallest_of_a_set_is_smaller_than_any_of_it():

@@ -126,19 +126,22 @@ PLANTED = {
     "bias_by_four_threads": (biased(4, 1), "the bias is added 4 times: all 17,760"),
     "zeros": (lambda y, *_: 0 * y, "every output is 0"),
     "zeros_in_part": (lambda y, *_: y * (torch.arange(3) < 2).view(-1, 1, 1, 1), "equal, 0: all 5"),
-    "unwritten": (unwritten((..., slice(30, None))), "never written: all 3,360 wrong"),
+    "unwritten": (unwritten((..., slice(30, None))), "never written: all 3,360 incorrect"),
     "nan": (
         put((0, 3), value=float("nan")),
-        "NaN or inf, as if computed from uninitialised memory",
+        "NaN or inf, as if read from uninitialised memory",
     ),
     "inf": (put((0, 3), value=float("inf")), "inf, as after an overflow or a division"),
-    "tf32": (rounded(13), "operands or sums were rounded to TF32 or fp16, but fp32 is declared"),
+    "tf32": (
+        rounded(13),
+        "operands or sums were rounded to TF32 or fp16, but the header declares fp32",
+    ),
     "fp16_sums": (lambda y, *_: y.half().float(), "operands or sums were rounded to TF32 or fp16"),
     "fp16_sums_and_bias": (
         lambda y, x, w, b: (y - b.view(1, -1, 1, 1)).half() + b.view(1, -1, 1, 1),
         "operands or sums were rounded to TF32 or fp16",
     ),
-    "bf16": (rounded(16), "rounded to bf16, but fp32 is declared"),
+    "bf16": (rounded(16), "rounded to bf16, but the header declares fp32"),
 }
 
 
@@ -149,10 +152,10 @@ def test_planted_pattern_is_named(spoil, sentence):
 
 
 FEW = {  # which of six outputs are spoilt, what they are of themselves and the bias, what is said
-    "bias twice": ([1, 4], lambda y, b: y + b, "the bias is added twice: all 2 wrong outputs"),
-    "no bias": ([1], lambda y, b: y - b, "the bias is not added: the wrong output"),
-    "thrice": ([1, 4], lambda y, b: 3 * y, "3 times the correct value: all 2 wrong outputs"),
-    "zeros": ([1, 4], lambda y, b: 0 * y, "all equal, 0: all 2 wrong outputs"),
+    "bias twice": ([1, 4], lambda y, b: y + b, "the bias is added twice: all 2 incorrect outputs"),
+    "no bias": ([1], lambda y, b: y - b, "the bias is not added: the only incorrect output"),
+    "thrice": ([1, 4], lambda y, b: 3 * y, "3 times the correct value: all 2 incorrect outputs"),
+    "zeros": ([1, 4], lambda y, b: 0 * y, "all equal, 0: all 2 incorrect outputs"),
     "one": ([1], lambda y, b: 3 * y, ""),
     "unlike": ([1, 4], lambda y, b: y * torch.tensor([3, 5]), ""),
 }
@@ -228,7 +231,7 @@ def test_nan_of_given_nan_is_not_blamed_on_memory():
         lambda where: truth,
         usual=False,
     )
-    assert output_patterns.describe(evidence)[0].startswith("NaN or inf, but not the expected one")
+    assert output_patterns.describe(evidence)[0].startswith("NaN or inf, where another value is")
 
 
 def test_what_has_no_pattern_is_given_none():
@@ -271,7 +274,10 @@ SOME = [*generate(80, seed=5)]
 @pytest.mark.parametrize(
     ("fails", "sentence"),
     [
-        (lambda p: p.dilation != (1, 1), "incorrect wherever the dilation is not 1, and only there"),
+        (
+            lambda p: p.dilation != (1, 1),
+            "incorrect wherever the dilation is not 1, and only there",
+        ),
         (lambda p: p.stride != (1, 1), "incorrect wherever the stride is not 1, and only there"),
         (lambda p: p.groups > 1, "incorrect wherever groups > 1, and only there"),
         (lambda p: p.R != p.S, "incorrect wherever R is not S, and only there"),
@@ -335,8 +341,10 @@ def test_across_tells_which_explanations_fit():
         for s in (1, 2)
     ]
     (said,) = problem_patterns.describe([(p, p.stride[0] == 1) for p in some])
-    assert said.startswith("incorrect wherever the stride is not 1, and only there (or stride_h is not")
-    assert "or stride_w is not 1" in said and said.endswith("these problems cannot tell)")
+    assert said.startswith(
+        "incorrect wherever the stride is not 1, and only there (or stride_h is not"
+    )
+    assert "or stride_w is not 1" in said and said.endswith("these problems do not show which)")
 
 
 def test_across_holds_for_what_was_tried_in_search_of_the_smallest():

@@ -1,9 +1,9 @@
-"""Is a kernel correct? Compare it with a float64 truth, element by element, trusting nothing.
+"""Check whether a kernel is correct: compare its outputs with a float64 reference.
 
-The output and the workspace are poisoned before the run; guard zones lie around every buffer; the
-inputs are compared bit for bit after it; NaN passes only where the truth has it; a second run must
-give the same bits. On a GPU all of it happens on a stream of its own, and the kernel runs in a process
-of its own where the room ``isolate`` is there, so that what it breaks is not the caller's.
+y and the workspace are filled with NaN before the run, and every buffer has guard zones on both
+sides. After the run the inputs must have the same bits as before. A NaN in y is correct only where
+the reference has one. A second run must give the same bits. On a GPU the kernel runs on its own
+stream and, with the room ``isolate``, in a worker process: a crash there does not reach the caller.
 """
 
 import math
@@ -33,17 +33,23 @@ from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
 
-_SETS = ("awkward", "limits")  # the problems of a default check, beside the generated ones
+# The named problems of a default check; generated problems come after them.
+_SETS = ("awkward", "limits")
+# The time limit of the search for the smallest problem that fails.
 _SHRINK_SECONDS = 20.0
-_INT = 1 << 31  # elements that an int can count
-_ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)  # a declared array
-# On the simulator a problem of a default check that is longer than this in any dimension, or has more
-# outputs, runs once, without the search for races.
+# An int cannot hold the number of elements of a larger tensor.
+_INT = 1 << 31
+# Matches the declaration of an array.
+_ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
+# A problem of a default check is long if a dimension or the number of outputs is larger than this.
+# On the simulator a long problem runs once, in the build without bounds and race checks.
 _LONG = 1200
 _MANY = 60_000
-_ONCE = "run once, untraced: longer than {:,}, or more than {:,} outputs"
-_SIM_OUTPUTS = 4_000_000  # some kernels would take minutes
-_FAULT_SECONDS = 30.0  # spent on faults until the rest of a set is left out
+_ONCE = "once, without bounds and race checks (a dimension over {:,}, or over {:,} outputs)"
+# A default check on the simulator leaves out larger problems: they would take minutes.
+_SIM_OUTPUTS = 4_000_000
+# When crashes and hangs have taken this long, the rest of a set is left out.
+_FAULT_SECONDS = 30.0
 
 
 def check(
@@ -57,50 +63,58 @@ def check(
     raises: bool = False,
     setting: str | None = None,
 ) -> Report | Reports:
-    """Run a kernel on fresh normal data and compare all it did with what it should have done.
+    """Check a kernel's outputs against a float64 convolution, on random data.
 
-    Every output is compared with a float64 convolution where that takes about a second; beyond
-    that, a stratified sample of the outputs is (borders, corners, tile seams and the last ones
-    included), and every output with a pinned fp32 convolution: cuDNN's on a GPU, torch's on the
-    CPU. The memory it takes, beside x, w, y and the workspace: x and w once more, and at most
-    4 GiB, or three times the outputs of one image where that is more.
+    The inputs are drawn from a normal distribution. If the float64 convolution takes about a second
+    or less, every output is compared with it. For larger problems a sample of at least 100,000
+    outputs is: corners, borders, both sides of tile boundaries, the first and the last elements,
+    and random positions. Then every output is also compared with an fp32 convolution: cuDNN's on a
+    GPU, torch's on the CPU.
 
-    A kernel on a GPU runs in the worker process, unless it does not pickle or was loaded with
-    ``isolate=False``: what it breaks is a LaunchError then, and the caller's GPU context lives on.
-    Simulated problems of a set run several at a time, as many as there are cores, at most four.
-    Beside a simulated run nvcc, where it is there, compiles the kernel too: what it refuses, or a
-    GPU would by what it says, is wrong; what it warns of is a warning.
+    The check needs memory for x and w once more, and at most 4 GiB, or three times the outputs of
+    one image if that is more.
+
+    A kernel on a GPU runs in the worker process, so that a crash becomes a LaunchError and your
+    process keeps its GPU. It runs in your process if pickle cannot send it, or if it was loaded with
+    ``isolate=False``.
+
+    On the simulator up to four problems of a set run at the same time. If nvcc is installed, it
+    compiles the kernel too. An nvcc error, or a launch that a GPU would refuse, makes the kernel
+    incorrect. An nvcc warning is reported as a warning.
 
     Parameters
     ----------
     kernel
-        A runnable, or a kernel's name or path, or a baseline's name.
+        A runnable; or the name or path of a kernel, or the name of a baseline.
     problem
-        A Problem, or the name or the spec of one; or a set of problems: its name, or an iterable.
-        Without it: the sets "awkward" and "limits" and `count` generated problems, and, if one
-        fails, the smallest that does.
+        One problem: a Problem, its name, or its dimensions as text. Or a set of problems: its name,
+        or an iterable. Without it, the default check runs: the sets "awkward" and "limits", `count`
+        generated problems, then unusual data and settings. If a problem fails, the check looks for
+        the smallest problem that fails.
     seed
-        Seed of the inputs, and of the generated problems.
+        Seed of the inputs and of the generated problems.
     count
-        How many problems are generated if none is given (40). If the kernel does not support some
-        of them, more are generated, until it supports a quarter of this number. Each two unusual
-        options that it supports together (a stride and groups, groups and a bias, ...) are in one
-        of them.
+        Number of generated problems of a default check (40). More are generated until the kernel
+        supports a quarter of `count`, and until each pair of options that it supports together
+        (a stride and groups, groups and a bias, ...) occurs in one of them.
     scale
-        "auto" shrinks a problem to what the engine does in seconds (simulator) or has
-        memory for (GPU), and notes that; None never does.
+        "auto" shrinks a problem to what the simulator computes in seconds, or to what fits the
+        GPU's memory, and adds a note. None never shrinks a problem.
     progress
-        Show a progress bar over a set of problems.
+        Show a progress bar for a set of problems.
     raises
-        Raise WrongResult, with the report as its text, if anything is wrong.
+        Raise WrongResult, with the report as its text, if the kernel is incorrect.
     setting
-        Run the problem in a setting of the default check: one of `settings.NAMES`.
+        Run the problem in one setting of the default check: "integers", "special", "offset", ...
+        An unknown name raises ProblemError, which lists them all.
 
     Returns
     -------
-    Report or Reports
-        Reports for a set of problems. Unsupported problems are counted apart, and one
-        that it fails to run on counts as wrong.
+    Report
+        For one problem. It is true if the kernel is correct.
+    Reports
+        For a set of problems. Unsupported problems are counted separately. A problem on which the
+        kernel crashes or hangs counts as incorrect.
 
     Raises
     ------
@@ -109,51 +123,63 @@ def check(
     UnsupportedError
         The kernel does not support the one problem given.
     LaunchError
-        It failed to run on the one problem given, or memory is short.
+        The kernel crashed, hung or ran out of memory on the one problem given.
     WrongResult
-        See `raises`.
+        The kernel is incorrect, and `raises` is true.
     ProblemError
-        No such problem; arguments that make no sense.
+        There is no such problem, or an argument is invalid.
+
+    Examples
+    --------
+    >>> report = convlab.check("01_direct", "N=2,C=4,H=11,W=12,K=8,R=3,S=3,padding=1")
+    >>> report.ok, report.error < report.bound
+    (True, True)
     """
     arguments.flag(progress, "progress")
     arguments.flag(raises, "raises")
     if count is not None and problem is not None:
-        raise ProblemError("count is for generated problems: leave it out, or the problem")
+        raise ProblemError(
+            "count has no effect with a problem: it is the number of generated problems of a "
+            "default check; leave out count or the problem"
+        )
     count = arguments.whole(COUNT if count is None else count, "count", 0)
     kernel = resolve(kernel)
     checker = Checker.of(kernel, arguments.whole(seed, "seed"), progress)
     special = _setting(setting, problem)
     try:
         if problem is None:
-            found = _check_by_default(checker, count)
+            result = _check_by_default(checker, count)
         else:
-            found = _check_asked(checker, problem, special, scale)
+            result = _check_given(checker, problem, special, scale)
         findings, note = checker.stricter.finish()
     except KeyboardInterrupt:
-        # nvcc may still compile in a thread of its own.
+        # nvcc may still be compiling in another thread.
         interrupt.end_all()
         raise
     if findings or note:
-        found = found.joined(findings, note)
-    if raises and not found.ok:
-        raise WrongResult(str(found))
-    return found
+        result = result.joined(findings, note)
+    if raises and not result.ok:
+        raise WrongResult(str(result))
+    return result
 
 
 def _setting(name: str | None, problem: object) -> Setting:
-    """Return the setting of that name; the ordinary one without a name."""
+    """Return the setting with this name, or the ordinary one if `name` is None."""
     if name is None:
         return ORDINARY
     known = settings()
     arguments.choice(name, "setting", known)
     if problem is None:
-        raise ProblemError(f"setting={name!r} needs a problem: without one all are tried")
+        raise ProblemError(
+            f"setting={name!r} needs a problem: a check without one tries all settings; "
+            "name a problem, or leave out the setting"
+        )
     return known[name]
 
 
-def _check_asked(
+def _check_given(
     checker: "Checker",
-    asked: Problem | str | Iterable[Problem | str],
+    given: Problem | str | Iterable[Problem | str],
     special: Setting,
     scale: str | None,
 ) -> Report | Reports:
@@ -165,28 +191,28 @@ def _check_asked(
         problem, note = fit(problem, [checker.kernel], scale)
         return checker.run(problem, special, notes=(note,) if note else ())
 
-    problems, of_set = members(asked)
-    if not of_set:
+    problems, is_set = members(given)
+    if not is_set:
         return fitted(problems[0])
-    what = f"the problems of {asked}, seed {checker.seed}"
-    notes = (what,) if isinstance(asked, str) else ()
+    notes = (f"problem set {given}, seed {checker.seed}",) if isinstance(given, str) else ()
     return _check_set(checker, fitted, problems, notes)
 
 
 @dataclass
 class Checker:
-    """Checks one kernel, problem by problem; on a GPU in the worker process."""
+    """Check one kernel on several problems; on a GPU in the worker process."""
 
     kernel: Runnable
     seed: int
     progress: bool
     runner: Runner
     stricter: Stricter
-    seconds_lost: float = field(default=0.0)  # in faults
+    # The time that crashes and hangs have taken.
+    seconds_lost: float = field(default=0.0)
 
     @classmethod
     def of(cls, kernel: Runnable, seed: int, progress: bool) -> "Checker":
-        """Build a kernel, outside of any time limit, and return its checker.
+        """Build a kernel, without a time limit, and return its checker.
 
         Raises BuildError.
         """
@@ -202,7 +228,10 @@ class Checker:
         kernel: Runnable | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
-        """Check the kernel, or a variant of it, on one problem. Raises what a run raises."""
+        """Check the kernel, or a variant of it, on one problem.
+
+        Raises UnsupportedError or LaunchError.
+        """
         kernel = kernel or self.kernel
         if setting.workspace:
             kernel = kernel.limited(setting.workspace)
@@ -221,7 +250,10 @@ class Checker:
             raise
 
     def _with_array_bounds(self, report: Report, kernel: Runnable) -> Report:
-        """Run a counted kernel with local arrays once more, untraced: that build checks indices."""
+        """Check the indices of local arrays: only the simulator's untraced build does.
+
+        Returns the report of that run if it is incorrect.
+        """
         untraced = kernel.untraced()
         if untraced is kernel or not _ARRAY.search(kernel.source or ""):
             return report
@@ -229,19 +261,19 @@ class Checker:
         return report if plain.ok else plain
 
     def run_briefly(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
-        """Check one problem of the default check: a long one only once, untraced, if counted."""
+        """Check one problem of the default check; run a long one once on the simulator."""
         if self.kernel.counts and _is_long(problem) and not setting.fits_any:
             once = ONCE if setting is ORDINARY else setting
-            note = _ONCE.format(_LONG, _MANY)
+            note = f"run {_ONCE.format(_LONG, _MANY)}"
             return self.run(problem, once, self.kernel.untraced(), (note,))
         return self.run(problem, setting)
 
     def attempt(
         self, one: Callable[[Problem], Report], problem: Problem, setting: Setting = ORDINARY
     ) -> Report | str:
-        """Return the report of one problem, also where the kernel fails to run.
+        """Return the report of one problem, also if the kernel crashes or hangs.
 
-        Where the kernel says that it does not support the problem, return what it says.
+        If the kernel does not support the problem, return the reason as text.
         """
         started = time.perf_counter()
         try:
@@ -249,8 +281,9 @@ class Checker:
         except UnsupportedError as error:
             return str(error)
         except LaunchError as error:
-            refuses = not error.kind and (setting.offset or setting.fits_any)
-            if refuses or error.kind == "too little workspace":
+            # The entry point may return an error for an alignment that it does not support.
+            is_unsupported = not error.kind and (setting.offset or setting.fits_any)
+            if is_unsupported or error.kind == "too little workspace":
                 return error.args[0].split(": load(")[0]
             self.seconds_lost += time.perf_counter() - started
             return failed(self.kernel, problem, error, setting)
@@ -259,23 +292,23 @@ class Checker:
     def each(
         self, attempts: Iterable[Callable[[], Report | str]]
     ) -> Iterator[Iterator[Report | str]]:
-        """Give what each attempt returns, in their order, until faults have taken too long.
+        """Yield what each attempt returns, in order, until faults have taken too long.
 
-        Counted ones run several at a time, as many as the engine allows.
+        On the simulator several attempts run at the same time: `at_once` of the engine.
         """
         if not self.kernel.counts:
             yield self._until_too_many_faults(attempt() for attempt in attempts)
             return
         engine = self.kernel.runs_on
         with interrupt.held(), ThreadPoolExecutor(engine.at_once) as pool:
-            under_way = []
+            futures = []
             try:
-                under_way += [pool.submit(attempt) for attempt in attempts]
-                yield self._until_too_many_faults(one.result() for one in under_way)
+                futures += [pool.submit(attempt) for attempt in attempts]
+                yield self._until_too_many_faults(future.result() for future in futures)
             finally:
-                # After many faults, or an interrupt, nobody waits for the others.
+                # After many faults, or an interrupt, end the attempts that are left.
                 pool.shutdown(wait=False, cancel_futures=True)
-                while not all(one.done() for one in under_way):
+                while not all(future.done() for future in futures):
                     engine.interrupt()
                     time.sleep(0.02)
 
@@ -295,34 +328,50 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
         fixed = [problem for problem in fixed if math.prod(problem.y_shape) < _SIM_OUTPUTS]
     generated = checker.stricter.problems(count, checker.seed)
     what = f"{len(fixed)} fixed and {len(generated)} generated problems, seed {checker.seed}"
-    found = _check_set(checker, checker.run_briefly, fixed + generated, (what,))
-    for trials in checker.stricter.trials(found.reports):
-        if found.ok:
-            found = _check_settings(checker, found, trials)
+    reports = _check_set(checker, checker.run_briefly, fixed + generated, (what,))
+    if kernel.counts:
+        reports = _with_brief_runs(reports)
+    for trials in checker.stricter.trials(reports.reports):
+        if reports.ok:
+            reports = _check_settings(checker, reports, trials)
     if kernel.source:
-        found = _with_largest(found)
-    if found.ok and built is not None and kernel.build().library == built.library:
+        reports = _with_largest(reports)
+    if reports.ok and built is not None and kernel.build().library == built.library:
         runner().mark_good(built)
-    return found
+    return reports
 
 
-def _with_largest(found: Reports) -> Reports:
-    """Note up to how many elements of x and y a kernel was tried, if int could count them."""
-    x = max((math.prod(report.problem.x_shape) for report in found), default=0)
-    y = max((math.prod(report.problem.y_shape) for report in found), default=0)
+def _with_brief_runs(reports: Reports) -> Reports:
+    """Note how many problems ran only once, without the simulator's bounds and race checks."""
+    brief = sum(_is_long(report.problem) for report in reports)
+    if not brief:
+        return reports
+    how = _ONCE.format(_LONG, _MANY)
+    return reports.joined((), f"{brief} of {len(reports)} problems ran {how}")
+
+
+def _with_largest(reports: Reports) -> Reports:
+    """Note the largest x or y that was tried, if an int can hold its number of elements."""
+    x = max((math.prod(report.problem.x_shape) for report in reports), default=0)
+    y = max((math.prod(report.problem.y_shape) for report in reports), default=0)
     if min(x, y) >= _INT:
-        return found
+        return reports
     most = f"a y of more than {y:,}" if x >= _INT else f"an x or y of more than {max(x, y):,}"
-    return found.joined((), f"not tried: {most} elements")
+    return reports.joined((), f"not tried: {most} elements")
 
 
 def _is_long(problem: Problem) -> bool:
+    """Return whether a dimension or the number of outputs is large."""
     sizes = *problem.x_shape, *problem.w_shape, *problem.y_shape
     return max(sizes) > _LONG or math.prod(problem.y_shape) > _MANY
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:
-    """Order reports: faults and wrong results before refusals; then short, then small problems."""
+    """Return the sort key of a failing report: the smallest key is the best one to shrink.
+
+    A launch error without a kind comes last. Short problems come before long ones, small problems
+    before large ones.
+    """
     problem = report.problem
     return report.fault == "", _is_long(problem), problem.macs, problem.min_bytes
 
@@ -333,7 +382,7 @@ def _check_set(
     problems: list[Problem],
     notes: tuple[str, ...],
 ) -> Reports:
-    """Check a kernel on each problem; shrink the smallest of those it is wrong on."""
+    """Check a kernel on each problem, and shrink the smallest problem that fails."""
     name = checker.kernel.name
     reports: list[Report] = []
     skipped: list[tuple[Problem, str]] = []
@@ -350,18 +399,19 @@ def _check_set(
                     continue
                 reports.append(report)
                 if not report.ok:
-                    bar.set_postfix_str(f"{sum(not report.ok for report in reports)} wrong")
+                    bar.set_postfix_str(f"{sum(not report.ok for report in reports)} incorrect")
         left_out = len(problems) - len(reports) - len(skipped)
         if left_out:
             lost = checker.seconds_lost
-            notes += (f"{left_out} problems left out: faults took {lost:.0f} s",)
+            notes += (f"{left_out} problems left out: crashes and hangs took {lost:.0f} s",)
         wrong = [report for report in reports if not report.ok]
         if wrong:
             bar.set_description(f"{name}: shrinking")
             least = min(wrong, key=_rank)
             smallest, tried = _shrunk(checker, one, least)
             if tried:
-                notes += (f"shrunk from {least.problem.label} in {len(tried)} tries",)
+                tries = f"{len(tried)} {'try' if len(tried) == 1 else 'tries'}"
+                notes += (f"smallest problem found in {tries}, from {least.problem.label}",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
     return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also)
 
@@ -369,7 +419,7 @@ def _check_set(
 def _shrunk(
     checker: Checker, one: Callable[[Problem], Report], least: Report
 ) -> tuple[Report, dict[Problem, Report]]:
-    """Return the report of the smallest problem that fails like this one; all that were tried."""
+    """Return the report of the smallest problem that fails in the same way, and all reports tried."""
     tried: dict[Problem, Report] = {}
     deadline = time.perf_counter() + _SHRINK_SECONDS
 
@@ -380,7 +430,8 @@ def _shrunk(
         if isinstance(report, str):
             return False
         tried[problem] = report
-        # It must fail in the same way (a worker that died is no race), or tell where it fails.
+        # It must fail in the same way, because a crash of the worker is not a race. A finding with
+        # a source line is better than none, and counts too.
         located = least.fault is None and any(f.error and f.line for f in report.findings)
         return not report.ok and (report.fault == least.fault or located)
 
@@ -389,9 +440,9 @@ def _shrunk(
 
 
 def _check_settings(
-    checker: Checker, found: Reports, trials: Iterable[tuple[Problem, Setting]]
+    checker: Checker, so_far: Reports, trials: Iterable[tuple[Problem, Setting]]
 ) -> Reports:
-    """Add the reports of a kernel that is correct so far in settings, each on a problem."""
+    """Run each trial, a problem in a setting, and add its report."""
     trials = list(trials)
     reports: list[Report] = []
     unsupported: list[tuple[Problem, str]] = []
@@ -407,14 +458,14 @@ def _check_settings(
                 reports.append(report)
     wrong = next((report for report in reports if not report.ok), None)
     left_out = len(trials) - len(reports) - len(unsupported)
-    notes = found.notes
+    notes = so_far.notes
     if left_out:
         lost = checker.seconds_lost
-        notes += (f"{left_out} settings left out: faults took {lost:.0f} s",)
+        notes += (f"{left_out} settings left out: crashes and hangs took {lost:.0f} s",)
     return replace(
-        found,
-        reports=(*found.reports, *reports),
+        so_far,
+        reports=(*so_far.reports, *reports),
         smallest=wrong,
         notes=notes,
-        skipped=(*found.skipped, *unsupported),
+        skipped=(*so_far.skipped, *unsupported),
     )

@@ -1,4 +1,4 @@
-"""The outputs of one run beside their truth: what patterns are looked for in."""
+"""The outputs of one run next to the correct ones: the input of the search for patterns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,22 +10,39 @@ from ..problem.problem import Problem
 
 @dataclass(frozen=True)
 class Evidence:
-    """Some or all outputs of one run, M of them."""
+    """M outputs of one run, or all of them, with the correct values.
+
+    Attributes
+    ----------
+    problem : the problem.
+    precision : the class that the kernel declares.
+    where : the outputs' (n, k, p, q), shape (M, 4).
+    got : the outputs, float64, shape (M,).
+    expected : the correct outputs, float64, shape (M,).
+    wrong : which outputs are incorrect; those that were never written are.
+    unwritten : which outputs were never written.
+    allowed : the error of an output may be `allowed * (rms + |expected|)`.
+    rms : the root mean square of the correct outputs.
+    whole : whether these are all outputs, in memory order.
+    expected_at : returns the correct outputs at other positions (L, 4).
+    bias : the bias, shape (K,); or None.
+    usual : whether the inputs are ordinary numbers: not inf, NaN, huge, tiny or all 0.
+    """
 
     problem: Problem
-    precision: str  # the class that the kernel declares
-    where: np.ndarray  # (M, 4): n, k, p and q
-    got: np.ndarray  # float64
-    truth: np.ndarray  # float64
-    wrong: np.ndarray  # bool
-    unwritten: np.ndarray  # bool; what was never written is wrong
-    allowed: float  # an output may be off by allowed * (rms + |truth|)
+    precision: str
+    where: np.ndarray
+    got: np.ndarray
+    expected: np.ndarray
+    wrong: np.ndarray
+    unwritten: np.ndarray
+    allowed: float
     rms: float
-    whole: bool  # whether these are all outputs, in memory order
-    truth_at: Callable[[np.ndarray], np.ndarray]  # the truth at other positions (L, 4)
-    bias: np.ndarray | None = None  # (K,)
-    usual: bool = True  # whether the inputs are ordinary numbers, not inf, NaN, huge, tiny or 0
+    whole: bool
+    expected_at: Callable[[np.ndarray], np.ndarray]
+    bias: np.ndarray | None = None
+    usual: bool = True
 
     def near(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Which of some values would be correct if that were expected of them."""
+        """Return which of some values would be correct if `expected` were the correct values."""
         return np.abs(got - expected) <= self.allowed * (self.rms + np.abs(expected))

@@ -1,8 +1,8 @@
-"""One kernel on one problem, examined in this process.
+"""Check one kernel on one problem, in this process.
 
-`check.py` decides in which process that is; what breaks here is raised as it is. On a GPU everything
-happens on a stream of its own. The buffers lie between guard zones, y and the workspace are poisoned
-before each run, and a second run must give the same bits.
+`check.py` decides which process that is; a crash here raises CUDA's own exception. On a GPU the check
+uses its own stream. Every buffer has guard zones, y and the workspace are filled with NaN before each
+run, and a second run must give the same bits.
 """
 
 import dataclasses
@@ -27,9 +27,12 @@ from .reference import Reference
 from .report import COMPARED, Report, findings_of
 from .setting import ORDINARY, Setting
 
-_SLOW_SECONDS = 5.0  # a counted run longer than this is not repeated
-_SLEEP_CYCLES = 2_000_000  # of a GPU's clock, before a launch: about 1 ms
-_KEPT_BYTES = 1 << 30  # of GPU memory that torch may hold on to between two problems
+# A simulated run that takes longer is not repeated.
+_SLOW_SECONDS = 5.0
+# The stream sleeps for so many GPU clock cycles before a launch: about 1 ms.
+_SLEEP_CYCLES = 2_000_000
+# Between two problems torch may keep at most this much GPU memory.
+_KEPT_BYTES = 1 << 30
 
 
 def examine(
@@ -39,7 +42,7 @@ def examine(
     notes: tuple[str, ...] = (),
     setting: Setting = ORDINARY,
 ) -> Report:
-    """Check a kernel on one problem; the arguments are `check`'s, and notes to begin with."""
+    """Return the report of a kernel on one problem, in a setting; it begins with these notes."""
     report = setting.examine(kernel, problem, seed)
     if report is not None:
         return report
@@ -51,54 +54,63 @@ def examine(
             hits = reference.known.cache_info().hits
             report = _examine(kernel, problem, seed, notes, setting)
             if not report.ok and reference.known.cache_info().hits > hits:
-                # The cached reference itself may be what an earlier kernel has spoilt.
+                # An earlier kernel may have corrupted the cached reference: compute it again.
                 reference.forget()
                 report = _examine(kernel, problem, seed, notes, setting)
-        # A fault on another stream shows here at the latest.
+        # Wait for work on other streams: its faults appear here.
         torch.cuda.synchronize()
         if torch.cuda.memory_reserved() > _KEPT_BYTES:
-            # What is measured next may need the memory in another process.
+            # Another process may need this memory for the next measurement.
             torch.cuda.empty_cache()
     return report
 
 
 @functools.cache
 def _side_stream(index: int) -> torch.cuda.Stream:
-    """Return the stream that checks run on; like all of torch's, it waits for no other."""
+    """Return the stream of the checks; it is non-blocking, as all of torch's streams are."""
     return torch.cuda.Stream(index)
 
 
 @dataclass
 class _Runs:
-    """What the runs of one examination left: the comparison, and what was wrong."""
+    """Hold the results of the runs: the last comparison, time and counters, and all findings.
+
+    Attributes
+    ----------
+    compared : the comparison of the last run.
+    seconds, counters : the last run's time on the host, and its counters.
+    failures : the errors that comparisons found.
+    launch_findings : errors and warnings that the launches reported.
+    """
 
     compared: OutputComparison
-    seconds: float  # of the last run, on the host
-    counters: dict[str, float] | None  # of the last run
+    seconds: float
+    counters: dict[str, float] | None
     failures: list[Finding]
-    seen: list[Finding]  # what the launches found: errors and warnings
+    launch_findings: list[Finding]
 
 
 def _examine(
     kernel: Runnable, problem: Problem, seed: int, notes: tuple[str, ...], setting: Setting
 ) -> Report:
-    correct = setting.reference(kernel, problem, seed)
+    expected = setting.reference(kernel, problem, seed)
     allowed = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
-    bound = setting.bound(allowed, kernel, correct.rms)
+    bound = setting.bound(allowed, kernel, expected.rms)
 
     guards = Guards(setting.y_offset)
     inputs = [
         guards.place(name, tensor, setting.offset)
-        for name, tensor in zip(("x", "w", "bias"), correct.inputs, strict=True)
+        for name, tensor in zip(("x", "w", "bias"), expected.inputs, strict=True)
     ]
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
-    pristine = correct.inputs
+    pristine = expected.inputs
     if launch.plan is not None and not setting.keeps_filter:
-        # A call is given the filter as it was laid out; w itself may be gone by then.
-        pristine = correct.inputs[0], launch.inputs[1].fill_(math.nan).clone(), correct.inputs[2]
+        # After `conv2d_prepare` a kernel must read the prepared filter only: w becomes NaN.
+        x, _, bias = expected.inputs
+        pristine = x, launch.inputs[1].fill_(math.nan).clone(), bias
 
-    runs = _run_and_compare(launch, setting, correct, bound, pristine)
+    runs = _run_and_compare(launch, setting, expected, bound, pristine)
     compared = runs.compared
     failures = runs.failures + _wrong_outputs(compared, setting, kernel.precision)
     failures = _with_lines(failures, launch)
@@ -112,18 +124,18 @@ def _examine(
     except LaunchError as error:
         if not failures:
             raise
-        # Another order of threads failed; the wrong result of the first order comes before it.
+        # The second run, with another order of threads, failed. Report the first run's errors first.
         changed = [*findings_of(error)]
     failures += changed
     failures += guards.violations()
     failures += output.changed_inputs(launch.inputs, pristine)
-    runs.seen += launch.findings
+    runs.launch_findings += launch.findings
 
     report = _report(
         kernel,
         problem,
         setting,
-        _errors_and_warnings(failures, runs.seen),
+        _errors_and_warnings(failures, runs.launch_findings),
         **compared.numbers,
         patterns=tuple(patterns),
         notes=tuple(all_notes),
@@ -132,41 +144,41 @@ def _examine(
         host_seconds=runs.seconds,
     )
     if (compared.wrong or compared.unwritten or changed) and kernel.device.type == "cuda":
-        report = _blame_stream(report, launch, correct)
-    reference.forget_if_large(correct)
+        report = _blame_stream(report, launch, expected)
+    reference.forget_if_large(expected)
     return report
 
 
 def _run_and_compare(
-    launch: Launch, setting: Setting, correct: Reference, bound: float, pristine: Inputs
+    launch: Launch, setting: Setting, expected: Reference, bound: float, pristine: Inputs
 ) -> _Runs:
-    """Run a launch after each history of the setting, until one of the results is wrong."""
+    """Run a launch after each history of the setting, until a result is incorrect."""
     failures: list[Finding] = []
-    seen: list[Finding] = []
+    launch_findings: list[Finding] = []
     for earlier in setting.histories(launch.runnable, launch.problem):
         started = time.perf_counter()
         poisoned = _run(launch, setting, earlier)
         seconds = time.perf_counter() - started
         counters = launch.counters
         failures += output.changed_inputs(launch.inputs, pristine)
-        seen += launch.findings
-        y = setting.comparable(launch.y, correct, launch.runnable)
-        compared = OutputComparison(correct, y, bound, poisoned)
+        launch_findings += launch.findings
+        y = setting.comparable(launch.y, expected, launch.runnable)
+        compared = OutputComparison(expected, y, bound, poisoned)
         if not compared.correct and earlier:
-            text = f"wrong after calls for {', then '.join(map(str, earlier))}"
+            text = f"incorrect after calls for {', then '.join(map(str, earlier))}"
             failures.append(output.wrong("wrong after other calls", text))
         if not compared.correct or failures:
             break
-    return _Runs(compared, seconds, counters, failures, seen)
+    return _Runs(compared, seconds, counters, failures, launch_findings)
 
 
 def _wrong_outputs(compared: OutputComparison, setting: Setting, precision: str) -> list[Finding]:
-    """Say what is wrong with the outputs, one by one and as a whole."""
+    """Return the errors of single outputs, and of y as a whole."""
     failures = setting.explain(compared) + compared.failures()
     if not compared.error <= compared.bound:
         text = (
-            f"the error as a whole is {compared.error:.2g}; {precision} allows "
-            f"{compared.bound:.2g} here"
+            f"the relative error of y is {compared.error:.2g}; {precision} allows "
+            f"{compared.bound:.2g} on this problem"
         )
         kind = "wrong result" if compared.wrong else "too imprecise"
         failures.append(output.wrong(kind, text))
@@ -174,7 +186,7 @@ def _wrong_outputs(compared: OutputComparison, setting: Setting, precision: str)
 
 
 def _with_lines(failures: list[Finding], launch: Launch) -> list[Finding]:
-    """Give wrong outputs the source line that stored them, where a counted run knows it."""
+    """Add to incorrect outputs the source line that stored them, if the simulator recorded it."""
     if not failures:
         return []
     stores = [
@@ -183,35 +195,42 @@ def _with_lines(failures: list[Finding], launch: Launch) -> list[Finding]:
         if row["array"] == "y" and row["kind"] != "load"
     ]
     stores = list(dict.fromkeys(stores))
-    found = []
+    located = []
     for failure in failures:
         places = stores
         if len(stores) > 1 and failure.index is not None and failure.array == "y":
+            # Several lines store y: find the one that stored this word.
             word = (launch.y[failure.index].data_ptr() - launch.y.data_ptr()) // 4
             places = [place for first, *place in launch.stored if first <= word][-1:]
         if len(places) == 1 and places[0][1] and failure.kind in COMPARED:
             file, line = places[0]
             failure = dataclasses.replace(failure, file=file, line=line)
-        found.append(failure)
-    return found
+        located.append(failure)
+    return located
 
 
-def _errors_and_warnings(failures: list[Finding], seen: list[Finding]) -> Iterable[Finding]:
-    """Return each finding once: what is wrong, then the warnings of other kinds."""
-    # Work on another stream is wrong even where a GPU happens not to show it.
-    strays = {finding.line: finding for finding in seen if finding.kind == "wrong stream"}
-    errors = failures + [dataclasses.replace(stray, error=True) for stray in strays.values()]
-    known = {error.kind for error in errors}
+def _errors_and_warnings(
+    failures: list[Finding], launch_findings: list[Finding]
+) -> Iterable[Finding]:
+    """Return each finding once: the errors, then the warnings of other kinds."""
+    # A launch on another stream is an error, even if a GPU happens to compute the correct result.
+    stray_launches = {
+        finding.line: finding for finding in launch_findings if finding.kind == "wrong stream"
+    }
+    errors = failures + [
+        dataclasses.replace(stray, error=True) for stray in stray_launches.values()
+    ]
+    error_kinds = {error.kind for error in errors}
     warnings = {
         (finding.kind, finding.line): finding
-        for finding in seen
-        if not finding.error and finding.kind not in known
+        for finding in launch_findings
+        if not finding.error and finding.kind not in error_kinds
     }
     return dict.fromkeys([*errors, *warnings.values()])
 
 
 def _most_threads(launch: Launch) -> dict[str, int]:
-    """Return the most threads of a block, by kernel, of a counted call."""
+    """Return for each kernel of a simulated call the number of threads of its largest block."""
     most: dict[str, int] = {}
     for each in launch.launches:
         name = str(each["kernel"])
@@ -222,7 +241,7 @@ def _most_threads(launch: Launch) -> dict[str, int]:
 def failed(
     kernel: Runnable, problem: Problem, error: LaunchError, setting: Setting = ORDINARY
 ) -> Report:
-    """Return the report of a kernel that did not run to its end."""
+    """Return the report of a kernel that crashed or hung."""
     outputs = math.prod(problem.y_shape)
     bound = reference.tolerance(kernel.precision, problem.gemm_k, outputs)
     return _report(
@@ -240,13 +259,14 @@ def failed(
 def compared_once(
     kernel: Runnable, problem: Problem, setting: Setting, compared: OutputComparison
 ) -> Report:
-    """Return the report of a setting that ran the kernel by itself, and compared y."""
+    """Return the report for a setting that ran the kernel and compared y by itself."""
     return _report(kernel, problem, setting, compared.failures(), **compared.numbers)
 
 
 def _report(
-    kernel: Runnable, problem: Problem, setting: Setting, findings: Iterable[Finding], **found: Any
+    kernel: Runnable, problem: Problem, setting: Setting, findings: Iterable[Finding], **fields: Any
 ) -> Report:
+    """Return a report with the given findings and fields."""
     return Report(
         problem=problem,
         kernel=kernel.name,
@@ -255,15 +275,15 @@ def _report(
         engine=kernel.engine,
         setting=setting.words,
         findings=tuple(findings),
-        **found,
+        **fields,
     )
 
 
 def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem] = ()) -> bool:
-    """Poison and run a launch on the current stream; return whether there was an output to poison.
+    """Fill y with NaN and run a launch on the current stream; return whether there is a y.
 
-    On a GPU the stream sleeps first, and only this stream is waited for. So what a kernel launches
-    on another stream runs before the poison, or is not done when the result is read.
+    On a GPU the stream sleeps first, and afterwards only this stream is synchronized. So work that
+    a kernel launches on another stream runs before y is filled, or after y is compared.
     """
     device = launch.runnable.device
     if device.type == "cuda":
@@ -278,21 +298,24 @@ def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem]
 def _run_again(
     launch: Launch, compared: OutputComparison, seconds: float, notes: list[str]
 ) -> list[Finding]:
-    """Run once more and compare bits; where the header allows bits to differ, compare results."""
+    """Run a kernel once more, and return an error if the bits of y change.
+
+    A kernel with `atomics: yes` in its header may change bits, but its second result must be correct.
+    """
     kernel = launch.runnable
     if kernel.library:
-        # A library chooses its algorithm by itself; that is not ours to judge.
+        # A library may choose an algorithm that is not deterministic.
         return []
     if kernel.counts and seconds > _SLOW_SECONDS:
-        notes.append(f"not run twice: the first run took {seconds:.0f} s on the simulator")
+        notes.append(f"ran only once: the first run took {seconds:.0f} s on the simulator")
         return []
     if kernel.atomics:
-        notes.append("bits not compared: the header says `atomics: yes`, sums in any order")
+        notes.append("bits of two runs not compared: the header declares `atomics: yes`")
         return _compare_again(launch, compared)
     first = output.keep(launch.y)
     if first.numel() < launch.y.numel():
         part = first.numel() / launch.y.numel()
-        notes.append(f"second run compared on the first {part:.0%} of the outputs: memory is short")
+        notes.append(f"bits of two runs compared on the first {part:.0%} of y: memory is short")
     _run(launch)
     count, index = output.moved(launch.y, first)
     if not count:
@@ -300,41 +323,42 @@ def _run_again(
     shape = launch.problem.y_shape
     place = ", ".join(map(str, np.unravel_index(index, shape)))
     text = (
-        f"{count:,} of {first.numel():,} outputs changed when it ran again on the same data, "
-        f"the first at (n, k, p, q) = ({place}): a race, memory read before it was written, or "
-        "sums by atomics, for which the header must say `atomics: yes`"
+        f"{count:,} of {first.numel():,} outputs have other bits in a second run on the same data, "
+        f"the first at (n, k, p, q) = ({place}): a race, a read of memory that nothing wrote, or "
+        "sums by atomics, whose order may change (then declare `atomics: yes` in the header)"
     )
     return [output.wrong("not repeatable", text, "y", index, shape)]
 
 
 def _compare_again(launch: Launch, compared: OutputComparison) -> list[Finding]:
-    """Run a kernel with atomics once more: its bits may differ, its result must be correct."""
+    """Run a kernel with atomics once more: bits may change, but the result must be correct."""
     poisoned = _run(launch)
     again = OutputComparison(compared.reference, launch.y, compared.bound, poisoned)
     if again.correct or not compared.correct:
         return []
     text = (
-        f"{again.wrong:,} outputs are wrong when it runs again on the same data, where the first "
-        "run was correct: a race, or memory that it counts on and another call has changed"
+        f"{again.wrong:,} outputs are incorrect in a second run on the same data, and correct in the "
+        "first: a race, or memory that the kernel expects unchanged since an earlier call"
     )
     shape = launch.problem.y_shape
     return [output.wrong("not repeatable", text, "y", again.first_wrong, shape)]
 
 
-def _blame_stream(report: Report, launch: Launch, correct: Reference) -> Report:
-    """Run a wrong kernel with all of it on the default stream; if it is correct there, say so."""
+def _blame_stream(report: Report, launch: Launch, expected: Reference) -> Report:
+    """Run an incorrect kernel on the default stream; if it is correct there, add a finding."""
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.default_stream()):
-        for _ in range(3):  # a race may well be correct once
+        # A kernel with a race may be correct once by chance.
+        for _ in range(3):
             poisoned = output.poison(launch)
             torch.cuda.synchronize()
             launch()
             torch.cuda.synchronize()
-            if not OutputComparison(correct, launch.y, report.bound, poisoned).correct:
+            if not OutputComparison(expected, launch.y, report.bound, poisoned).correct:
                 return report
     text = (
-        "correct when all of it runs on the default stream: it launches on another stream than "
-        "the one it is given (conv2d's last argument)"
+        "correct only when everything runs on the default stream: the kernel launches work on "
+        "another stream than `stream`, conv2d's last argument"
     )
     findings = output.wrong("wrong stream", text), *report.findings
     return dataclasses.replace(report, findings=findings)

@@ -1,8 +1,8 @@
-"""Guard zones: every buffer of a run lies between two zones whose bytes are known.
+"""Detect out-of-bounds writes with guard zones: known bytes before and after every buffer.
 
-A write beyond a tensor's ends changes a zone, and the place of the change says how far. The pattern
-is a NaN, so that a result computed from outside a buffer is wrong too. A read whose value is not
-used is harmless, and not seen.
+A write just outside a tensor changes a zone, and the position of the change shows how far outside.
+The bytes of a zone are a NaN, so that an output computed from them is incorrect. A read that does
+not change the result is not detected.
 """
 
 import functools
@@ -15,27 +15,27 @@ from ..finding import Finding
 from ..kernel.runnable import Launch
 from . import output
 
-# Bytes on each side: multiples of 512, so that a tensor is aligned as torch's allocator aligns it.
+# Bytes of a zone: a multiple of 512, so that a tensor has the alignment of torch's allocator.
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
-# The float32 0x7FC0CA9A, a quiet NaN that no arithmetic makes.
+# The float32 0x7FC0CA9A in memory order: a quiet NaN that no arithmetic produces.
 _CANARY = (0x9A, 0xCA, 0xC0, 0x7F)
 
 
 class Guards:
-    """The guarded buffers of one run; `violations` says which zones were written."""
+    """Hold the guarded buffers of one run; `violations` returns the zones that were written."""
 
     def __init__(self, offset: int = 0) -> None:
-        """Let allocated tensors of numbers (y) begin `offset` bytes after an aligned address."""
+        """Start y, an allocated tensor of numbers, `offset` bytes after an aligned address."""
         self._offset = offset
-        # Each whole buffer, and the tensor inside.
+        # Each buffer with its zones, and the tensor between them.
         self._kept: list[tuple[Tensor, Tensor]] = []
-        # The tensors' names, by address.
+        # The name of each tensor, by its address.
         self._names: dict[int, str] = {}
 
     def place(self, name: str, tensor: Tensor | None, offset: int = 0) -> Tensor | None:
-        """Return a copy of a dense tensor between two zones; None for None.
+        """Return a copy of a dense tensor between two zones; return None for None.
 
-        It begins `offset` bytes after the first zone.
+        The copy begins `offset` bytes after the first zone.
         """
         if tensor is None:
             return None
@@ -44,14 +44,14 @@ class Guards:
         return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
     def name(self, launch: Launch) -> None:
-        """Name the allocated tensors: which is the launch's y, its workspace, its filter."""
+        """Set the names of the tensors that `allocate` returned: y, workspace, prepared filter."""
         parts = {"y": launch.y, "workspace": launch.workspace, "the filter's plan": launch.plan}
         for name, tensor in parts.items():
             if tensor is not None:
                 self._names.setdefault(tensor.data_ptr(), name)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return an unwritten tensor between two zones: `Runnable.prepare`'s `allocate`."""
+        """Return an uninitialised tensor between two zones: the `allocate` of `Runnable.prepare`."""
         offset = 0 if dtype == torch.uint8 else self._offset
         return self._between(math.prod(shape), dtype, device, offset).view(shape)
 
@@ -68,7 +68,7 @@ class Guards:
         return flat
 
     def violations(self) -> list[Finding]:
-        """Return a finding for each zone that was written: of which buffer, how far away."""
+        """Return a finding for each zone that was written, with the buffer and the distance."""
         findings = []
         for whole, tensor in self._kept:
             before, after = (whole[place] != canary for place, canary in _zones(whole))
@@ -78,42 +78,33 @@ class Guards:
 
     def _violation(self, tensor: Tensor, changed: Tensor, before: bool) -> list[Finding]:
         """Return the finding of one zone; `changed` marks its bytes, the nearest first."""
-        away = (changed.nonzero().flatten() // tensor.element_size() + 1).unique().tolist()
-        if not away:
+        distances = (changed.nonzero().flatten() // tensor.element_size() + 1).unique().tolist()
+        if not distances:
             return []
-        name = self._names.get(tensor.data_ptr(), "memory that it was given")
+        name = self._names.get(tensor.data_ptr(), "an allocated buffer")
+        nearest = distances[0]
         unit = "byte" if tensor.dtype == torch.uint8 else "element"
-        span = f"{away[0]:,}"
-        if len(away) > 1:
-            unit += "s"
-            span = f"{away[0]:,} to {away[-1]:,}"
-        if before:
-            side = "before its start"
-            beyond = "ahead of the first"
-            at = -away[0]
-        else:
-            side = "after its end"
-            beyond = "past the last"
-            at = tensor.numel() - 1 + away[0]
-        text = (
-            f"the kernel wrote outside of {name}: {len(away):,} {unit} changed {side}, "
-            f"{span} {beyond}"
-        )
+        changed_units = f"{len(distances):,} {unit}" + "s" * (len(distances) > 1)
+        span = f"{nearest:,}" if len(distances) == 1 else f"{nearest:,} to {distances[-1]:,}"
+        span_units = f"{span} {unit}" + "s" * (span != "1")
+        side = "before its start" if before else "past its end"
+        at = -nearest if before else tensor.numel() - 1 + nearest
+        text = f"the kernel wrote outside of {name}: {changed_units} changed, {span_units} {side}"
         return [output.wrong("global out of bounds", text, name, at)]
 
 
 def _zones(whole: Tensor) -> tuple[tuple[slice, Tensor], tuple[slice, Tensor]]:
-    """Return the slices of a buffer's two zones, each with the bytes that it holds."""
+    """Return the slices of a buffer's two zones, each with the bytes it must hold."""
     zone = ZONE[whole.device.type]
     size = whole.numel()
     pattern = _pattern(whole.device)
-    # The second zone may begin within a word of four bytes.
+    # The second zone may begin in the middle of a 4-byte word.
     end = (size - zone) % 4
     return (slice(zone), pattern[:zone]), (slice(size - zone, size), pattern[end : end + zone])
 
 
 @functools.cache
 def _pattern(device: torch.device) -> Tensor:
-    """Return the canary's bytes, repeated: those of a zone, and four more."""
+    """Return the NaN's bytes, repeated over a zone and four bytes more."""
     once = torch.tensor(_CANARY, dtype=torch.uint8, device=device)
     return once.repeat(ZONE[device.type] // 4 + 1)

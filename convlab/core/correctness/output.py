@@ -1,7 +1,7 @@
-"""Compare a run's buffers: outputs that are wrong, unwritten or not repeatable; changed inputs.
+"""Compare the buffers of a run: incorrect, unwritten and unrepeatable outputs, changed inputs.
 
-`examine.py` asks the questions in order. Here tensors are compared, in pieces so small that a
-problem which fills a GPU can still be checked on it.
+`examine.py` calls these functions. They compare tensors in small pieces, so that a problem that
+almost fills a GPU's memory can still be checked there.
 """
 
 import math
@@ -19,29 +19,29 @@ from ..machine.device import available_bytes
 from .evidence import Evidence
 from .reference import CHUNK, Reference, sample, tolerance
 
-# The most error of one output: this many class bounds times (rms of the truth + its own size).
+# The limit of one output's error is this times the class bound times (rms + |reference|).
 ELEMENTWISE = 6
-# Patterns are looked for in at most so many outputs; of more, in a sample.
+# Patterns are searched in all outputs if there are at most so many, else in a sample.
 LOOKED_AT = 1 << 20
-# Quiet NaNs that no arithmetic makes: an output that still holds one was never written.
+# Quiet NaNs that no arithmetic produces: an output that still holds one was never written.
 _POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7FDA}
-# Larger numbers, inf, NaN, and 0 may make inf and NaN by themselves.
+# If the largest value of x or w is not between 1 / _USUAL and _USUAL, inf and NaN may be correct.
 _USUAL = 1e9
-# The most wrong outputs that are listed.
+# At most this many incorrect outputs are listed.
 _SHOWN = 4
-# The most rows and columns of a map of the error.
+# An error map has at most so many rows and columns.
 _MAP = 256
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Return a tensor's bits as integers."""
+    """Return a view of a tensor's bits as integers."""
     return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
 
 
 def poison(launch: Launch) -> bool:
-    """Fill a launch's output, and its workspace if any, with NaN; return whether there was one.
+    """Fill a launch's y and workspace with NaN, and return whether it has a y.
 
-    The output gets one NaN that arithmetic does not make, the workspace bytes of 0xFF.
+    y is filled with a NaN that no arithmetic produces, the workspace with 0xFF bytes.
     """
     if launch.workspace is not None and launch.workspace.numel():
         launch.workspace.view(torch.uint8).fill_(0xFF)
@@ -51,14 +51,15 @@ def poison(launch: Launch) -> bool:
 
 
 def changed_inputs(inputs: Inputs, pristine: Inputs) -> list[Finding]:
-    """Return which of x, w and bias differ from their copies bit for bit; restore those."""
+    """Return a finding for each of x, w and bias that changed, and restore it from its copy."""
     findings = []
     for name, now, then in zip(("x", "w", "bias"), inputs, pristine, strict=True):
         if now is None:
             continue
         changed, first = _count([(_bits(now) != _bits(then)).flatten()])
         if changed:
-            text = f"the kernel wrote to its input: {changed:,} elements of {name} changed"
+            elements = "element" if changed == 1 else "elements"
+            text = f"the kernel wrote to its input: {changed:,} {elements} of {name} changed"
             findings.append(wrong("store to an input", text, name, first, now.shape))
             now.copy_(then)
     return findings
@@ -67,7 +68,10 @@ def changed_inputs(inputs: Inputs, pristine: Inputs) -> list[Finding]:
 def wrong(
     kind: str, text: str, array: str | None = None, at: int = 0, shape: Sequence[int] = ()
 ) -> Finding:
-    """Return a mistake seen after the run; `at` is the element's number in an array of `shape`."""
+    """Return an error that was found after the run.
+
+    `at` is the flat index of the element in `array`, which has this shape.
+    """
     if not array:
         return Finding(kind, text)
     index = np.unravel_index(at, tuple(shape)) if shape else (at,)
@@ -75,26 +79,26 @@ def wrong(
 
 
 def keep(y: Tensor) -> Tensor:
-    """Return a flat copy of an output's start, as long as memory easily allows."""
+    """Return a flat copy of y, or of its first part if memory is short."""
     room = (available_bytes(y.device) - (1 << 30)) // y.element_size()
     try:
         return y.flatten()[: max(room, 0)].clone()
     except torch.OutOfMemoryError:
-        # The free memory is in pieces.
+        # The free memory is fragmented.
         return y.flatten()[:0].clone()
 
 
 def moved(y: Tensor, first: Tensor) -> tuple[int, int]:
-    """Return how many outputs differ from those kept, bit for bit, and the index of the first."""
+    """Return how many outputs have other bits than the copy, and the flat index of the first."""
     size = CHUNK[y.device.type]
     parts = zip(y.flatten()[: first.numel()].split(size), first.split(size), strict=True)
     return _count(_bits(now) != _bits(then) for now, then in parts)
 
 
 def _count(masks: Iterable[Tensor]) -> tuple[int, int]:
-    """Return how many elements are True in flat pieces of a tensor, and the index of the first.
+    """Return how many elements of a tensor's flat pieces are True, and the index of the first.
 
-    The index is -1 if there is none.
+    The index is -1 if none is True.
     """
     count = 0
     first = -1
@@ -109,10 +113,18 @@ def _count(masks: Iterable[Tensor]) -> tuple[int, int]:
 
 
 class OutputComparison:
-    """Compares one output with its truth, piece by piece.
+    """Compare y with its reference, piece by piece.
 
-    An output fails by itself beyond `ELEMENTWISE * bound * (rms of the truth + its own size)`,
-    where `bound` is the normwise one of the kernel's class.
+    An element of y is incorrect if its absolute error exceeds `ELEMENTWISE * bound *
+    (rms + |reference|)`. `bound` is the limit of the normwise relative error.
+
+    Attributes
+    ----------
+    error, bound : the normwise relative error and its limit.
+    worst, limit : the absolute error and the limit of the worst output.
+    wrong, unwritten : the numbers of incorrect and of unwritten outputs.
+    pixels, channels : error over limit: the largest by (p, q), and by (n, k).
+    compared : how many outputs were compared, and with what.
     """
 
     def __init__(self, reference: Reference, y: Tensor, bound: float, poisoned: bool) -> None:
@@ -125,11 +137,11 @@ class OutputComparison:
         self.worst = 0.0
         self.limit = 0.0
         self.error = 0.0
-        # The first unwritten output.
+        # The flat index of the first unwritten output.
         self._first = -1
-        # Of the first wrong outputs: position, value, truth.
+        # The first incorrect outputs: position, value, reference.
         self._examples: list[tuple[tuple[int, ...], float, float]] = []
-        # The largest quotient so far of error and limit.
+        # The largest error over its limit so far.
         self._ratio = -1.0
         N, K, P, Q = self.problem.y_shape
         self._pixels = torch.zeros(P, Q, dtype=torch.float64, device=y.device)
@@ -143,12 +155,12 @@ class OutputComparison:
 
     @property
     def correct(self) -> bool:
-        """Whether all outputs were written, none is wrong, and the normwise error is in bounds."""
+        """Whether all outputs were written, none is incorrect, and `error` is within `bound`."""
         return not self.wrong and not self.unwritten and self.error <= self.bound
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """The fields of a `Report` that the comparison gives."""
+        """The fields of a `Report` that come from the comparison."""
         names = (
             "error",
             "bound",
@@ -164,31 +176,31 @@ class OutputComparison:
 
     @property
     def first_wrong(self) -> int:
-        """The number of the first wrong output, or of the first unwritten one, in memory order."""
+        """The flat index of the first incorrect output, or of the first unwritten one."""
         if self._examples:
             return int(np.ravel_multi_index(self._examples[0][0], self.problem.y_shape))
         return max(self._first, 0)
 
     def _compare(self) -> str:
-        """Compare the outputs with their truth; return in words what was compared with what."""
+        """Compare y with its reference; return as text what was compared with what."""
         total = self.y.numel()
         if not total:
-            return "no outputs, none compared"
+            return "nothing, because y has no elements"
         if not self.reference.whole:
             return self._compare_sample()
         pieces = self.reference.pieces
         squares = [self._add(first, piece, self.bound) for first, piece in pieces]
         self.error = self._normwise(sum(squares), total)
-        return f"all {total:,} outputs against float64"
+        return f"all {total:,} outputs against float64" if total > 1 else "1 output against float64"
 
     def _compare_sample(self) -> str:
-        """Compare a sample with float64, then all outputs with fp32; return that in words."""
+        """Compare a sample with float64, then all outputs with fp32; return that as text."""
         reference = self.reference
         where = reference.where
-        truth = reference.values
+        expected = reference.values
         sampled = self.y[tuple(where.unbind(1))].double()
-        errors, limits = self._errors(sampled, truth, self.bound)
-        self.error = self._normwise(float(errors.square().sum()), truth.numel())
+        errors, limits = self._errors(sampled, expected, self.bound)
+        self.error = self._normwise(float(errors.square().sum()), expected.numel())
         self._nearest(errors, limits)
         loose_bound = self.bound + tolerance("fp32", self.problem.gemm_k)
         for first, piece in reference.approximate():
@@ -196,19 +208,19 @@ class OutputComparison:
         bad = ~(errors <= limits)
         bad_in_sample = int(bad.sum())
         if bad_in_sample > self.wrong:
-            # Only float64 with its sharper bound shows these.
+            # The bound of the float64 sample is tighter than that of the fp32 comparison.
             self.wrong = bad_in_sample
             self._examples = []
             for i in bad.nonzero().flatten()[:_SHOWN].tolist():
                 place = tuple(where[i].tolist())
-                self._examples.append((place, float(sampled[i]), float(truth[i])))
+                self._examples.append((place, float(sampled[i]), float(expected[i])))
         return (
-            f"{truth.numel():,} sampled outputs against float64 (all of them would take too "
-            f"long), all {self.y.numel():,} against {reference.rival}"
+            f"{expected.numel():,} sampled outputs against float64 (all would take too long), "
+            f"all {self.y.numel():,} against {reference.rival}"
         )
 
     def _normwise(self, square: float, count: int) -> float:
-        """Return the normwise error, from the sum of squared errors over `count` outputs."""
+        """Return the normwise relative error of `count` outputs from their sum of squared errors."""
         norm = self.reference.rms * math.sqrt(count)
         if square == 0 and not norm:
             return 0.0
@@ -216,30 +228,35 @@ class OutputComparison:
             return math.inf
         return math.sqrt(square) / norm
 
-    def _errors(self, y: Tensor, truth: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-        """Return the absolute errors (0 where both are the same inf or NaN) and their limits."""
-        errors = (y - truth).abs_()
-        strange = ~torch.isfinite(truth)
-        if strange.any():
-            same = (y == truth) | (torch.isnan(y) & torch.isnan(truth))
-            errors = torch.where(strange, torch.where(same, 0.0, math.inf), errors)
-            truth = torch.where(strange, 0.0, truth)
-        return errors, truth.abs().add_(self.reference.rms).mul_(ELEMENTWISE * bound)
+    def _errors(self, y: Tensor, expected: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+        """Return the absolute errors and their limits.
 
-    def _add(self, first: int, truth: Tensor, bound: float) -> float:
+        Where `expected` is inf or NaN, the error is 0 if y is the same, and inf if it is not.
+        """
+        errors = (y - expected).abs_()
+        not_finite = ~torch.isfinite(expected)
+        if not_finite.any():
+            same = (y == expected) | (torch.isnan(y) & torch.isnan(expected))
+            errors = torch.where(not_finite, torch.where(same, 0.0, math.inf), errors)
+            expected = torch.where(not_finite, 0.0, expected)
+        return errors, expected.abs().add_(self.reference.rms).mul_(ELEMENTWISE * bound)
+
+    def _add(self, first: int, expected: Tensor, bound: float) -> float:
         """Compare the images from `first` on; return the sum of their squared errors."""
         square = 0.0
-        images = slice(first, first + len(truth))
-        planes = max(1, CHUNK[truth.device.type] // (len(truth) * self.problem.P * self.problem.Q))
+        count = len(expected)
+        images = slice(first, first + count)
+        pixels = self.problem.P * self.problem.Q
+        planes = max(1, CHUNK[expected.device.type] // (count * pixels))
         for k in range(0, self.problem.K, planes):
             place = (images, slice(k, k + planes))
-            part = truth[:, k : k + planes]
+            part = expected[:, k : k + planes]
             y = self.y[place].to(part.dtype)
             errors, limits = self._errors(y, part, bound)
             ratios = self._nearest(errors, limits)
             self._pixels = torch.maximum(self._pixels, ratios.amax((0, 1)))
             self._channels[place] = ratios.amax((2, 3)).double()
-            # An error of NaN is not within its limit.
+            # A comparison with NaN is false: an error of NaN exceeds its limit.
             bad = ~(errors <= limits)
             self.wrong += int(bad.sum())
             self._list_examples(bad, y, part, (first, k))
@@ -247,9 +264,9 @@ class OutputComparison:
         return square
 
     def _list_examples(
-        self, bad: Tensor, y: Tensor, truth: Tensor, corner: tuple[int, int]
+        self, bad: Tensor, y: Tensor, expected: Tensor, corner: tuple[int, int]
     ) -> None:
-        """Keep the first bad outputs of a piece, until enough are listed.
+        """Add the first incorrect outputs of a piece to the examples, until there are enough.
 
         `corner` is the image and the channel at which the piece starts.
         """
@@ -259,10 +276,13 @@ class OutputComparison:
             left[index] = 0
             at = tuple(map(int, np.unravel_index(index, bad.shape)))
             place = (at[0] + corner[0], at[1] + corner[1], *at[2:])
-            self._examples.append((place, float(y[at]), float(truth[at])))
+            self._examples.append((place, float(y[at]), float(expected[at])))
 
     def _nearest(self, errors: Tensor, limits: Tensor) -> Tensor:
-        """Return errors over limits; keep the largest, NaN being larger than any number."""
+        """Return the errors over their limits, and update `worst` and `limit`.
+
+        NaN counts as larger than any number.
+        """
         ratios = errors / limits.clamp(min=torch.finfo(limits.dtype).tiny)
         index = int(ratios.nan_to_num(nan=math.inf).argmax())
         ratio = float(ratios.flatten()[index])
@@ -276,14 +296,17 @@ class OutputComparison:
         return ratios
 
     def failures(self) -> list[Finding]:
-        """Return what is wrong."""
+        """Return the errors: outputs that were never written, and incorrect outputs."""
         total = self.y.numel()
         findings = []
         if self.unwritten:
-            text = f"{self.unwritten:,} of {total:,} outputs were never written"
+            text = f"{_outputs(self.unwritten, total, 'was', 'were')} never written"
             findings.append(wrong("never written", text, "y", self._first, self.problem.y_shape))
         if self.wrong:
-            lines = [f"{self.wrong:,} of {total:,} outputs are wrong, the first of them:"]
+            first = (
+                "" if self.wrong == len(self._examples) else f"; the first {len(self._examples)}"
+            )
+            lines = [f"{_outputs(self.wrong, total, 'is', 'are')} incorrect{first}:"]
             for place, got, expected in self._examples:
                 at = ", ".join(map(str, place))
                 lines.append(f"  (n, k, p, q) = ({at}): got {got:.7g}, expected {expected:.7g}")
@@ -292,32 +315,32 @@ class OutputComparison:
         return findings
 
     def patterns(self, precision: str) -> list[str]:
-        """Return lines on what the wrong outputs have in common; of many outputs, in a sample."""
+        """Return lines on what the incorrect outputs have in common, or those of a sample."""
         describe = rooms.provided("patterns", "of_outputs")
         if describe is None or not self.y.numel():
             return []
         return describe(self._evidence(precision))
 
     def _evidence(self, precision: str) -> Evidence:
-        """Return the outputs and their truth: all of them, or a sample."""
+        """Return the outputs with their correct values: all of them, or a sample."""
         problem = self.problem
         reference = self.reference
         whole = reference.whole and self.y.numel() <= LOOKED_AT
         if whole:
-            # As many as there are: all of them.
+            # A sample of this size has all positions.
             where = sample(problem, self.y.numel(), device=self.y.device)
-            truth = torch.cat([piece.flatten() for _, piece in reference.pieces])
+            expected = torch.cat([piece.flatten() for _, piece in reference.pieces])
         else:
             where = reference.where
-            truth = reference.values
+            expected = reference.values
         y = self.y[tuple(where.unbind(1))]
-        errors, limits = self._errors(y.double(), truth, self.bound)
+        errors, limits = self._errors(y.double(), expected, self.bound)
         unwritten = _bits(y) == _POISON[y.dtype]
         bias = reference.inputs[2]
-        values = truth.cpu().numpy()
+        values = expected.cpu().numpy()
         usual = [1 / _USUAL < float(t.abs().max()) < _USUAL for t in reference.inputs[:2]]
 
-        def truth_at(places: np.ndarray) -> np.ndarray:
+        def expected_at(places: np.ndarray) -> np.ndarray:
             if whole:
                 return values[np.ravel_multi_index(tuple(places.T), problem.y_shape)]
             return reference.at(torch.from_numpy(places)).cpu().numpy()
@@ -327,11 +350,11 @@ class OutputComparison:
             precision=precision,
             where=where.cpu().numpy(),
             got=y.double().cpu().numpy(),
-            truth=values,
+            expected=values,
             wrong=(~(errors <= limits) | unwritten).cpu().numpy(),
             unwritten=unwritten.cpu().numpy(),
             whole=whole,
-            truth_at=truth_at,
+            expected_at=expected_at,
             bias=None if bias is None else bias.double().cpu().numpy(),
             allowed=ELEMENTWISE * self.bound,
             rms=reference.rms,
@@ -339,12 +362,18 @@ class OutputComparison:
         )
 
 
+def _outputs(count: int, total: int, singular: str, plural: str) -> str:
+    """Return "3 of 18 outputs are" or "1 of 18 outputs is"."""
+    outputs = "output" if total == 1 else "outputs"
+    return f"{count:,} of {total:,} {outputs} {singular if count == 1 else plural}"
+
+
 def _pooled(errors: Tensor) -> np.ndarray:
-    """Return a map that is shrunk to the largest value of each block, so that one pixel is seen."""
+    """Return a smaller map with the largest value of each block, so that no large error is lost."""
     pooled = errors.cpu().numpy()
     for axis in (0, 1):
         block = max(1, -(-pooled.shape[axis] // _MAP))
         starts = np.arange(0, pooled.shape[axis], block)
-        # The maximum with a NaN is NaN, as it should be.
+        # The maximum of NaN and a number is NaN: NaN stays visible.
         pooled = np.maximum.reduceat(pooled, starts, axis=axis)
     return pooled

@@ -1,6 +1,6 @@
-"""The reference of a check: the float64 truth, positions worth checking, tolerances.
+"""Compute the reference of a check: correct outputs in float64, sampled positions, tolerances.
 
-Notebooks import `full_precision` from here, too.
+`full_precision` can be imported from here, too: notebooks do.
 """
 
 import dataclasses
@@ -19,41 +19,44 @@ from ..machine.device import available_bytes
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
 
-# The most multiply-adds (about a second's) and outputs of a whole float64 truth.
+# Up to this many multiply-adds (about a second's work) and outputs, all outputs are computed in
+# float64. For a larger problem a sample of them is.
 TRUTH_MACS = {"cpu": 2_000_000_000, "cuda": 50_000_000_000}
 TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
-# Of more outputs a sample of at least so many is compared with float64.
+# The size of such a sample.
 SAMPLED = 100_000
-# Outputs that are compared at once.
+# The number of outputs that are compared at once.
 CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}
-# An x of more elements is not read as a whole.
+# An x with more elements is never read as a whole.
 _MANY = 1 << 31
-# The last reference is kept if it takes at most so many bytes.
+# The last reference is kept if it takes at most this many bytes.
 _KEPT_BYTES = 2 << 30
-# So few outputs may cancel to nearly nothing. Then rms is the value that random signs would give.
+# All of so few outputs may happen to be near 0. Then rms is what random signs would give.
 FEW = 256
-# So few outputs may all have an error as large as the largest of a single rounding.
+# All of so few outputs may have the largest error that a single rounding can have.
 FEW_ROUNDINGS = 128
-# The temporaries of one step of the truth.
+# The most bytes of temporaries in one step of the float64 computation.
 CHUNK_BYTES = 256 << 20
-# In tf32 the operands are truncated; in bf16 and fp16 the tensors are rounded.
+# The largest relative error of one rounding. Operands are truncated in tf32; tensors are rounded
+# to nearest in bf16 and fp16.
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10, "bf16": 2.0**-8, "fp16": 2.0**-11}
 
 
 def truth(
     problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None, where: Tensor | None = None
 ) -> Tensor:
-    """Compute the output in float64, on x's device, in bounded memory.
+    """Return the convolution in float64, computed on x's device with a bounded amount of memory.
 
-    The whole output, (N, K, P, Q), is torch's own float64 convolution. At positions `where`, an
-    integer tensor (M, 4) of (n, k, p, q), it is (M,) dot products of gathered patches, which is a
-    second, independent way to compute it. The ReLU comes last.
+    Without `where` the result is the whole output with shape (N, K, P, Q), from torch's float64
+    convolution. `where` is an integer tensor (M, 4) of positions (n, k, p, q). Then the result has
+    shape (M,), and each output is a dot product of a gathered patch and a filter: an independent
+    way to compute it. If the problem has a ReLU, it is applied last.
     """
     if problem.relu:
         return truth(dataclasses.replace(problem, relu=False), x, w, bias, where).relu_()
     match(problem, x, w, bias)
     if where is None and x.numel() > _MANY:
-        # The outputs of such a problem read few elements of x.
+        # Problems with such an x have few outputs, which read few of its elements.
         where = sample(problem, math.prod(problem.y_shape), device=x.device)
         return truth(problem, x, w, bias, where).view(problem.y_shape)
     x = x.detach()
@@ -63,7 +66,7 @@ def truth(
         return _truth_at(problem, x, w, bias, where.to(x.device))
     y = torch.empty(problem.y_shape, dtype=torch.float64, device=x.device)
     options = (None, problem.stride, 0, problem.dilation, problem.groups)
-    # On a CPU torch goes through im2col.
+    # torch uses im2col on a CPU: that is the memory of one output position.
     columns = problem.C * problem.R * problem.S + problem.K
     for images, rows in chunks(problem, CHUNK_BYTES // (8 * columns)):
         part = padded(problem, x, images, rows).double()
@@ -72,7 +75,7 @@ def truth(
 
 
 def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where: Tensor) -> Tensor:
-    """Return the truth at some positions, as dot products of gathered patches."""
+    """Return the float64 outputs at some positions, as dot products of gathered patches."""
     per_group = problem.C // problem.groups
     x = x.contiguous().view(-1)
     w = w.reshape(problem.K, -1)
@@ -80,7 +83,7 @@ def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where
     c = c.view(-1, 1, 1)
     r = r.view(-1, 1)
     values = torch.empty(len(where), dtype=torch.float64, device=x.device)
-    # There are 40 bytes of temporaries for each element of a patch.
+    # Each element of a patch needs 40 bytes of temporaries.
     step = max(1, CHUNK_BYTES // (40 * problem.gemm_k))
     for start in range(0, len(where), step):
         n, k, p, q = where[start : start + step].long().view(-1, 4, 1, 1, 1).unbind(1)
@@ -99,12 +102,12 @@ def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where
 
 
 def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") -> Tensor:
-    """Return output positions worth checking: at least `count` of them, or all.
+    """Return at least `count` output positions to check, or all positions if there are few.
 
-    Half of them are drawn where mistakes are frequent: the first and last elements in memory, the
-    image's corners and borders, both sides of the seams of tiles of 16, the first and last n and
-    k. The rest are uniform. The result is an int64 tensor (M, 4) of (n, k, p, q), in memory order,
-    without duplicates. It is the same for the same seed on any device.
+    About half of them are where mistakes are frequent: the first and last elements in memory,
+    corners and borders of the images, both sides of the boundaries of tiles of 16, the first and
+    the last n and k. The others are uniformly random. The result is an int64 tensor (M, 4) of
+    (n, k, p, q) in memory order, without duplicates. It depends on the seed, not on the device.
     """
     shape = problem.y_shape
     total = math.prod(problem.y_shape)
@@ -119,14 +122,14 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
     def seams(high: int, size: int) -> Tensor:
         return (draw(high // 16 + 1, size) * 16 - draw(2, size)).clamp_(0, high - 1)
 
-    # Random draws from few positions would repeat the same ones.
+    # With few positions, random draws would repeat the same ones: take all.
     if total <= 2 * count:
         indices = torch.arange(total)
         return torch.stack(torch.unravel_index(indices, shape), dim=1).to(device)
     part = max(1, count // 16)
     edge = torch.arange(min(part, total))
     chosen = [edge, total - 1 - edge]
-    # The image's corners, top and bottom, left and right; seams of rows and columns; n and k.
+    # Corners; top and bottom; left and right; tile boundaries in p, and in q; first and last n, k.
     for axes, place in (
         ((2, 3), ends),
         ((2,), ends),
@@ -147,32 +150,49 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
 
 
 def tolerance(precision: str, gemm_k: int, outputs: float = math.inf) -> float:
-    """Return the largest normwise relative error, ||y - truth|| / ||truth||, of a correct result.
+    """Return the largest normwise relative error that a correct result may have.
 
-    fp32: the error of a sum of k terms in any order is bounded by k u (u = 2^-24), but roundings
-    are nearly independent and it grows like sqrt(k) u (Higham, Accuracy and Stability of
-    Numerical Algorithms, 2nd ed., sections 2.8 and 4.2). For terms of random sign, summed one
-    after the other, partial sums grow like sqrt(i), which gives 0.41 sqrt(k / 2) u = 0.29 sqrt(k)
-    u, 0.41 u being the root mean square of one rounding. The bound is four times that, and at
-    least 2e-6, which leaves room for Winograd's F(4x4, 3x3).
+    This error is ||y - reference|| / ||reference||, with the 2-norm. k is `gemm_k`, the number of
+    terms of a sum: C / groups * R * S.
 
-    tf32: operands keep 11 significant bits. Their rounding dominates and does not depend on k:
-    a product's relative error is 2.9e-4 (root mean square) if both are rounded to nearest and
-    7.7e-4 if both are truncated, as the hardware does with plain fp32 operands; the bound is
-    twice the latter, plus the fp32 term for the accumulation. bf16 (2.3e-3) fails it.
+    fp32: u is 2^-24. The error of a sum of k terms in any order is at most k u. But roundings are
+    nearly independent, so it grows like sqrt(k) u (Higham, Accuracy and Stability of Numerical
+    Algorithms, 2nd ed., sections 2.8 and 4.2). Add terms of random sign one after the other: the
+    i-th partial sum is about sqrt(i) in size, and one rounding has a root mean square of 0.41 u.
+    That gives 0.41 sqrt(k / 2) u = 0.29 sqrt(k) u. The bound is four times that, and at least 2e-6,
+    which Winograd's F(4x4, 3x3) needs.
 
-    bf16: tensors have 8 significant bits, and their products are exact in fp32. The truth is
-    computed from x and w as they are stored, so that only y's rounding remains, 0.41 u = 1.6e-3
-    (u = 2^-8). The bound is twice that, plus the fp32 term. Sums kept in bf16 fail it from k = 16
-    on. fp16 is the same with 11 bits (u = 2^-11); an overflow beyond 65504 is an error.
+    tf32: operands keep 11 significant bits. Their rounding dominates and does not depend on k. The
+    relative error of a product (root mean square) is 2.9e-4 if both operands are rounded to
+    nearest. It is 7.7e-4 if both are truncated, as the hardware does with plain fp32 operands. The
+    bound is twice the latter, plus the fp32 term for the accumulation. bf16 (2.3e-3) exceeds it.
 
-    Few `outputs` do not average: their roundings may all be among the larger ones. So below
-    `FEW_ROUNDINGS` outputs the bound is the largest error of a single rounding, u, and 2 u for
-    tf32's two operands. (Take M squares of roundings, in [0, u^2] and of mean (0.41 u)^2. By
-    Hoeffding's inequality, with y's normal sizes as weights, their mean exceeds (0.82 u)^2 with a
-    probability below exp(-M / 6), which is 5e-10 for M = 128.)
+    bf16: tensors have 8 significant bits, and products are exact in fp32. The reference uses x and
+    w as they are stored. So only y's rounding remains: 0.41 u = 1.6e-3 (u = 2^-8). The bound is
+    twice that, plus the fp32 term. Sums kept in bf16 exceed it from k = 16 on. fp16 is the same
+    with 11 bits (u = 2^-11); an overflow beyond 65504 is an error.
 
-    Raises ProblemError if there is no such precision.
+    With few `outputs` the roundings do not average: all of them may be large. So below
+    `FEW_ROUNDINGS` outputs the bound uses the largest error of a single rounding: u, or 2 u for
+    tf32's two operands. For M = 128 outputs the mean of their squared roundings exceeds (0.82 u)^2
+    with a probability below exp(-M / 6) = 5e-10, by Hoeffding's inequality: each square is in
+    [0, u^2], their mean is (0.41 u)^2, and y's normally distributed sizes are the weights.
+
+    Parameters
+    ----------
+    precision : the class: "fp32", "tf32", "bf16" or "fp16".
+    gemm_k : the number of terms of a sum.
+    outputs : the number of outputs.
+
+    Raises
+    ------
+    ProblemError
+        There is no such precision.
+
+    Examples
+    --------
+    >>> tolerance("fp32", gemm_k=576)
+    2e-06
     """
     accumulation = 4 * 0.29 * math.sqrt(max(gemm_k, 1)) * UNIT_ROUNDOFF["fp32"]
     few = outputs < FEW_ROUNDINGS
@@ -186,15 +206,15 @@ def tolerance(precision: str, gemm_k: int, outputs: float = math.inf) -> float:
 
 
 class Reference:
-    """A problem's data, and the correct outputs for it.
-
-    `whole` is true where all outputs in float64 take about a second. Otherwise there is a
-    stratified sample of at least `SAMPLED` outputs in float64, and all outputs in fp32, by cuDNN on
-    a GPU and by torch on the CPU (`approximate`).
+    """Hold a problem's inputs and the correct outputs.
 
     Attributes
     ----------
-    pieces : if `whole`, the first image of each piece, and all its outputs.
+    problem, inputs : the problem, and its x, w and bias.
+    whole : whether all outputs are computed in float64, because that takes about a second at most.
+        If not, there are at least `SAMPLED` outputs in float64 (`where`, `values`), and all
+        outputs in fp32 (`approximate`).
+    pieces : if `whole`, for each piece its first image and its outputs in float64.
     rms : the root mean square of the float64 outputs, before the ReLU.
     """
 
@@ -209,46 +229,46 @@ class Reference:
         self.rms = 0.0
         if not outputs:
             return
-        # An error is one of the sum before the ReLU, so it is judged by the size of the sum. An
-        # output is judged after the ReLU: an error cannot lift it above 0 by more than itself.
+        # Rounding errors happen in the sum, so rms is that of the sums, without the ReLU. Outputs
+        # are compared after the ReLU, which never makes an error larger.
         sums = dataclasses.replace(problem, relu=False)
         if self.whole:
             for first, part, tensors in self._parts(sums):
                 self.pieces.append((first, truth(part, *tensors)))
-            known = [piece for _, piece in self.pieces]
+            outputs_before_relu = [piece for _, piece in self.pieces]
         else:
             self.values = truth(sums, *inputs, where=self.where)
-            known = [self.values]
-        self.rms = _root_mean_square(known)
+            outputs_before_relu = [self.values]
+        self.rms = _root_mean_square(outputs_before_relu)
         if outputs <= FEW:
             squares = [None if part is None else part.double().square() for part in inputs]
             energy = truth(sums, *squares).double()
             self.rms = max(self.rms, math.sqrt(float(energy[torch.isfinite(energy)].mean())))
         if problem.relu:
-            for piece in known:
+            for piece in outputs_before_relu:
                 piece.relu_()
 
     @functools.cached_property
     def where(self) -> Tensor:
-        """Positions of a sample of the outputs."""
+        """The sampled positions, an int64 tensor (M, 4) of (n, k, p, q)."""
         return sample(self.problem, SAMPLED, self._seed, self.inputs[0].device)
 
     @functools.cached_property
     def values(self) -> Tensor:
-        """The correct outputs at `where`."""
+        """The correct outputs at `where`, float64, shape (M,)."""
         return self.at(self.where)
 
     def at(self, where: Tensor) -> Tensor:
-        """Return the correct outputs at some positions (M, 4)."""
+        """Return the correct outputs in float64 at positions (M, 4), with shape (M,)."""
         return truth(self.problem, *self.inputs, where=where)
 
     @property
     def rival(self) -> str:
-        """The name of the baseline that `approximate` uses."""
+        """The name of the baseline behind `approximate`."""
         return "cudnn:fp32" if self.inputs[0].device.type == "cuda" else "torch:cpu"
 
     def approximate(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield (first image, outputs in fp32), piece by piece."""
+        """Yield for each piece its first image, and its outputs in fp32 by the baseline `rival`."""
         rival = baseline(self.rival, self.inputs[0].device)
         for first, part, tensors in self._parts(self.problem):
             floats = [None if tensor is None else tensor.float() for tensor in tensors]
@@ -257,7 +277,7 @@ class Reference:
             yield first, launch.y
 
     def _parts(self, problem: Problem) -> Iterator[tuple[int, Problem, Inputs]]:
-        """Yield pieces of some images: the first image, the piece as a problem, its tensors."""
+        """Yield for each piece, some images of the problem: first image, problem, tensors."""
         x, w, bias = self.inputs
         images = max(1, CHUNK[x.device.type] // math.prod(problem.y_shape[1:]))
         for first in range(0, len(x), images):
@@ -266,7 +286,7 @@ class Reference:
 
 
 def _root_mean_square(pieces: list[Tensor]) -> float:
-    """Return the root mean square of the finite numbers."""
+    """Return the root mean square of the finite elements."""
     finite = [piece[torch.isfinite(piece)] for piece in pieces]
     square = sum(float(piece.square().sum()) for piece in finite)
     return math.sqrt(square / max(sum(map(torch.numel, finite)), 1))
@@ -274,7 +294,7 @@ def _root_mean_square(pieces: list[Tensor]) -> float:
 
 @functools.lru_cache(maxsize=1)
 def known(problem: Problem, seed: int, device: torch.device, format: Format = FLOAT32) -> Reference:
-    """Return the reference of a problem on fresh data; the last one is kept for the next kernel."""
+    """Return the reference of a problem on normal data; the last one is kept for the next kernel."""
     return Reference(problem, inputs(problem, seed, device, format=format), seed)
 
 
@@ -282,13 +302,13 @@ forget = known.cache_clear
 
 
 def forget_if_large(reference: Reference) -> None:
-    """Do not keep a reference that takes much memory."""
+    """Forget a reference that takes more than 2 GiB."""
     tensors = [*reference.inputs, *(piece for _, piece in reference.pieces)]
     if sum(tensor.nbytes for tensor in tensors if tensor is not None) > _KEPT_BYTES:
         forget()
 
 
 def make_room(problem: Problem, device: torch.device) -> None:
-    """Forget the last reference unless twice a problem's memory is free."""
+    """Forget the last reference if less than twice a problem's memory is free."""
     if available_bytes(device) < 2 * problem.min_bytes:
         forget()

@@ -1,8 +1,9 @@
-"""The results of checks: the report of one problem, and the reports of a set of problems."""
+"""Present the results of a check: on one problem (`Report`) or on a set of problems (`Reports`)."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,47 +21,47 @@ from ..problem.problem import Problem
 from ..show import charts
 from ..show.plot import Chart
 from ..show.result import Result, plain
-from ..show.table import Table, wrapped
+from ..show.table import Table
 
-# Kinds of findings about outputs, which name no line of the source.
+# The kinds of findings that come from comparing y with the reference. Their texts need no heading.
 COMPARED = ("wrong result", "never written")
-# The most problems that get a line of their own.
+# At most this many failing or unsupported problems are listed; the others are counted.
 _LISTED = 6
-# The most problems of a set that is shown as a table.
+# A set of at most this many problems is shown as a table.
 _SHORT = 12
 _COLUMNS = {
     "problem": "problem",
     "shown": "result",
     "error": ("error", "{:.1e}"),
-    "bound": ("at most", "{:.1e}"),
-    "wrong": "wrong",
+    "bound": ("bound", "{:.1e}"),
+    "wrong": "incorrect",
     "outputs": "outputs",
 }
 
 
 def traffic_bytes(counters: Mapping[str, Any] | None) -> int | None:
-    """Return a simulated run's traffic to global memory in bytes; None if it was not counted.
+    """Return a simulated run's global memory traffic in bytes, or None if it was not counted.
 
-    The traffic is counted in 32-byte sectors. Nothing is cached between warp requests. Calls of
-    cuBLAS count by a model with tiles of 128x128.
+    The unit of traffic is the 32-byte sector. No cache is simulated: each request of a warp counts.
+    Calls of cuBLAS are counted by a model with tiles of 128x128.
     """
     parts = ("global_load_bytes", "global_store_bytes", "library_bytes")
     total = sum(int((counters or {}).get(part, 0)) for part in parts)
-    # A run that was not traced has counted 0.
+    # A run without tracing counts nothing.
     return total or None
 
 
 def findings_of(error: ConvlabError) -> tuple[Finding, ...]:
-    """Return the findings behind an error; at least one of them is a mistake."""
+    """Return the findings of an error; at least one of them is an error, not a warning."""
     kind = getattr(error, "kind", "") or "refused"
     places = getattr(error, "places", ())
     findings = [Finding(kind, text, file=file, line=line) for file, line, text in places]
     findings = findings or list(getattr(error, "findings", ()))
     if kind == "refused":
-        # A kernel that returned an error does not write y.
+        # A kernel that returned an error did not write y. That is no second error.
         findings = [finding for finding in findings if finding.kind != "never written"]
     if not any(finding.error for finding in findings):
-        # The error may be about a call that CUDA refused, which is a warning by itself.
+        # A call that CUDA refused is a warning, unless it is the reason for this error.
         findings = [replace(f, error=f.kind == "refused launch") for f in findings]
     if any(finding.error for finding in findings):
         return tuple(findings)
@@ -68,7 +69,7 @@ def findings_of(error: ConvlabError) -> tuple[Finding, ...]:
 
 
 def unrun(kernel: str, error: BuildError | LaunchError | UnsupportedError) -> dict[str, Any]:
-    """Return the JSON in place of a kernel's report, where an error ended the check."""
+    """Return the JSON of a check that an error ended; it replaces the kernel's report."""
     verdict = "failed" if isinstance(error, LaunchError) else error.kind
     return plain(_outcome(kernel, verdict, error.problem, [str(error)], findings_of(error)))
 
@@ -80,15 +81,15 @@ def _outcome(
     failures: Sequence[str],
     findings: Sequence[Finding],
 ) -> dict[str, Any]:
-    """Return the keys that the JSON of a report and of `unrun` share."""
+    """Return the keys that the JSON of a report and of `unrun` have in common."""
     correct = verdict == "correct"
-    mistakes = [finding.kind for finding in findings if finding.error]
+    errors = [finding.kind for finding in findings if finding.error]
     return {
         "kernel": kernel,
         "ok": correct,
         "correct": correct,
         "verdict": verdict,
-        "fault": mistakes[0] if mistakes else None,
+        "fault": errors[0] if errors else None,
         "problem": problem and problem.label,
         "dimensions": problem and str(problem),
         "failures": failures,
@@ -97,8 +98,11 @@ def _outcome(
 
 
 def worded(finding: Finding) -> str:
-    """Return a finding in words: its kind, if it has a place or is a warning, and its text."""
-    # The text of a comparison says by itself what is wrong.
+    """Return a finding as text: its kind, its text, and its source line if it is known.
+
+    The kind is left out of an error that has no source line.
+    """
+    # A comparison's text already contains its kind.
     has_place = finding.file and finding.kind not in COMPARED
     text = finding.text
     if has_place:
@@ -109,15 +113,17 @@ def worded(finding: Finding) -> str:
 
 
 def _warnings(reports: Sequence[Report | Reports]) -> list[str]:
-    """Return a line for each kind and place of the simulator's warnings, as last reported.
+    """Return one line for each kind and source line of the simulator's warnings.
 
-    Of a set of problems the line names the problem that the warning was last seen on.
+    With several reports, the line names the last problem with this warning.
     """
     last = {}
     for report in reports:
+        ending = report.ending if isinstance(report, Report) else ""
         seen_on = f", on {report.problem.label}" if isinstance(report, Report) else ""
         for finding in report.findings:
-            if not finding.error:
+            # The text of a crash already contains the findings before it.
+            if not finding.error and (len(reports) > 1 or finding.text not in ending):
                 words = worded(finding) + (seen_on if len(reports) > 1 else "")
                 last[finding.kind, finding.file, finding.line] = words
     return [f"  {words}" for words in last.values()]
@@ -125,35 +131,47 @@ def _warnings(reports: Sequence[Report | Reports]) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Report(Result):
-    """The result of a check on one problem. It pickles, and is small whatever the problem's size.
+    """The result of a check on one problem: whether the kernel is correct, and what is not.
+
+    A report is true if the kernel is correct. It can be pickled, and its size does not depend on
+    the problem's size.
 
     Attributes
     ----------
+    problem, kernel, title, precision, engine
+        What was checked: the Problem; the kernel's name, title and precision class; where it ran.
     findings
-        The mistakes, with places where they are known, and the simulator's warnings.
+        The errors and warnings, each with its source line if it is known.
     error, bound
-        The normwise relative error ||y - truth|| / ||truth||, and the most that the kernel's
-        precision class allows on this problem.
+        The normwise relative error ||y - reference|| / ||reference||, and its limit for the
+        kernel's precision class on this problem. Both have no unit.
     worst, limit
-        The absolute error of the output that is nearest to its own limit, or farthest beyond it;
-        and that limit.
+        The absolute error and the limit of the worst output: the one whose error is the largest
+        part of its limit.
     outputs, wrong, unwritten
-        The numbers of all outputs, of wrong ones among those compared, and of unwritten ones.
+        The number of all outputs, of incorrect ones among those compared, and of those that were
+        never written.
     compared
-        In words, what was compared with what.
+        How many outputs were compared, and with what.
     patterns, notes
-        Lines: what the wrong outputs have in common; what was left out and why.
+        Lines of text: what the incorrect outputs have in common; what was left out and why.
     setting
-        In words, what was unusual about the run: the data, or what ran before it; empty if nothing.
+        What was unusual about the run, such as its data; empty for an ordinary run.
     fault, ending
-        The kind of fault of a kernel that did not run to its end (`LaunchError.kind`), or None;
-        and the error's whole text, for people.
+        For a kernel that crashed or hung: the kind of fault (`LaunchError.kind`), and the error's
+        text. Else None and an empty text.
     pixels, channels
-        Errors over what is allowed: the largest over (n, k) as (P, Q), and over (p, q) as (N, K),
-        each pooled to at most 256 x 256.
+        Error divided by limit, as float arrays: the largest over (n, k) with shape (P, Q), and the
+        largest over (p, q) with shape (N, K). Maps with more than 256 rows or columns are pooled.
     counters, host_seconds, threads
-        The simulator's counters and the wall time of the first run; the most threads of a block,
-        by kernel.
+        Of the first run: the simulator's counters and the wall time in seconds; for each kernel
+        the number of threads of its largest block.
+
+    Examples
+    --------
+    >>> report = convlab.check("01_direct", "wide")
+    >>> report.verdict, report.wrong
+    ('correct', 0)
     """
 
     problem: Problem
@@ -182,32 +200,40 @@ class Report(Result):
     threads: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def joined(self, findings: Sequence[Finding], note: str = "") -> Report:
-        """Return this report with more findings: new mistakes first, new warnings last."""
-        mistakes = [finding for finding in findings if finding.error]
+        """Return this report with more findings: new errors first, new warnings last."""
+        errors = [finding for finding in findings if finding.error]
         warnings = [finding for finding in findings if not finding.error]
         return replace(
             self,
-            findings=(*mistakes, *self.findings, *warnings),
+            findings=(*errors, *self.findings, *warnings),
             notes=(*self.notes, note) if note else self.notes,
-            fault=mistakes[0].kind if mistakes else self.fault,
+            fault=errors[0].kind if errors else self.fault,
         )
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was wrong."""
+        """Whether the kernel is correct: no finding is an error."""
         return not any(finding.error for finding in self.findings)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What is wrong, in lines."""
+        """The errors as lines of text; empty if the kernel is correct."""
         texts = [self.ending]
         if not self.ending:
             texts = [worded(finding) for finding in self.findings if finding.error]
         return tuple(line for text in texts for line in text.split("\n"))
 
     @property
+    def first_failure(self) -> str:
+        """The first error in one line; empty if the kernel is correct."""
+        if self.ok:
+            return ""
+        # A list of incorrect outputs may follow this line.
+        return re.sub(r"(; the first \d+)?:$", "", self.failures[0])
+
+    @property
     def traffic_bytes(self) -> int | None:
-        """The first run's traffic to global memory in bytes; None if it was not simulated."""
+        """The first run's global memory traffic in bytes; None if it was not simulated."""
         return traffic_bytes(self.counters)
 
     @property
@@ -232,17 +258,12 @@ class Report(Result):
 
     @property
     def summary(self) -> str:
-        """What is wrong in one line; empty if nothing is."""
-        if self.ok:
-            return ""
-        first = self.failures[0].removesuffix(", the first of them:")
-        if not self.patterns:
-            return first
-        return f"{first}; {self.patterns[0]}"
+        """The first error and the first pattern in one line; empty if the kernel is correct."""
+        return "; ".join([self.first_failure, *self.patterns[:1]])
 
     @property
     def sentence(self) -> str:
-        """Whether it is correct, and on which problem."""
+        """The kernel, the problem and the verdict."""
         verdict = self.verdict
         if verdict not in ("correct", BuildError.kind):
             verdict = "INCORRECT"
@@ -250,34 +271,34 @@ class Report(Result):
 
     @property
     def label(self) -> str:
-        """The problem's label, and the setting."""
+        """The problem's label, followed by the setting if it is unusual."""
         return f"{self.problem.label}, {self.setting}" if self.setting else self.problem.label
 
     @property
     def details(self) -> Sequence[str]:
-        """The error and its bound; what is wrong; what the wrong outputs have in common."""
+        """The relative error, the errors with the next step, patterns, and warnings."""
         lines = []
         if not math.isnan(self.error):
             lines.append(
-                f"  error {self.error:.2g} of at most {self.bound:.2g} ({self.precision}), "
-                f"worst output {self.worst:.2g} of at most {self.limit:.2g}"
+                f"  relative error {self.error:.2g}, bound {self.bound:.2g} ({self.precision}); "
+                f"worst output: error {self.worst:.2g}, limit {self.limit:.2g}"
             )
-            lines += wrapped(self.compared)
+            lines.append(f"  compared: {self.compared}")
         lines += [f"  {line}" for line in self.failures]
         lines += [f"  pattern: {line}" for line in self.patterns]
-        mistakes = [finding.kind for finding in self.findings if finding.error]
+        errors = [finding.kind for finding in self.findings if finding.error]
         has_advice = any(line.startswith("  try: ") for line in self.failures)
-        if mistakes and not has_advice:
-            lines.append(f"  try: {fault(mistakes[0]).advice}")
+        if errors and not has_advice:
+            lines.append(f"  try: {fault(errors[0]).advice}")
         return lines + _warnings([self])
 
     def __bool__(self) -> bool:
-        # `assert convlab.check(...)` fails where the kernel is wrong.
+        # `assert convlab.check(...)` fails if the kernel is incorrect.
         return self.ok
 
     @property
     def verdict(self) -> str:
-        """ "correct", "incorrect", "failed", or that it does not build."""
+        """ "correct", "incorrect", "failed" (it crashed or hung) or "does not build"."""
         if self.ok:
             return "correct"
         if self.fault is None:
@@ -285,18 +306,24 @@ class Report(Result):
         return self.fault if self.fault == BuildError.kind else "failed"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as ``report.schema.json`` describes it; an unknown number is None."""
+        """Return the report as a dict that JSON can hold; an unknown number is None.
+
+        ``convlab/core/correctness/report.schema.json`` describes the keys.
+        """
         outcome = _outcome(self.kernel, self.verdict, self.problem, self.failures, self.findings)
         lines = {"sentence": self.sentence, "patterns": self.patterns, "notes": self.notes}
         return plain(self.cells | outcome | lines)
 
     def figure(self) -> Chart:
-        """Draw where the error is, over (p, q) and over (n, k).
+        """Draw two maps of the error divided by its limit: over (p, q) and over (n, k).
 
-        Raises ConvlabError if there is no output to draw.
+        Raises ConvlabError if no outputs were compared.
         """
         if self.pixels is None or self.channels is None or not self.outputs:
-            raise ConvlabError(f"{self.kernel} on {self.problem.label}: no outputs were compared")
+            raise ConvlabError(
+                f"{self.kernel} on {self.problem.label}: there is no error to draw, because no "
+                "outputs were compared"
+            )
         return charts.error_map(
             self.pixels, self.channels, self.problem.y_shape, self.sentence, self.patterns
         )
@@ -304,17 +331,26 @@ class Report(Result):
 
 @dataclass(frozen=True, repr=False)
 class Reports(Result):
-    """The reports of one kernel on a set of problems.
+    """The result of a check on a set of problems, or of a default check.
+
+    It is true if the kernel is correct on all problems that it supports. `len`, an index and a loop
+    give the `Report` of each problem.
 
     Attributes
     ----------
-    kernel : its name.
-    reports : one for each problem that was checked, in order.
-    skipped : the problems that the kernel does not support, and why.
-    smallest : the report of the smallest problem found on which it is wrong.
-    notes : what was checked, and what was left out.
-    tried : the problems of the search for the smallest, and whether the kernel is correct on each.
-    findings : about the kernel, whatever the problem: what nvcc reports.
+    kernel : the kernel's name.
+    reports : the report of each problem that ran, in order.
+    skipped : each problem that the kernel does not support, with the reason.
+    smallest : the report of the smallest problem found that fails; None if none fails.
+    notes : lines of text: what was checked, and what was left out and why.
+    tried : the problems of the search for the smallest, each with whether the kernel is correct.
+    findings : errors and warnings that do not depend on the problem: nvcc's.
+
+    Examples
+    --------
+    >>> reports = convlab.check("01_direct", ["wide", "N=1,C=3,H=8,W=8,K=4,R=3,S=3"])
+    >>> reports.ok, len(reports)
+    (True, 2)
     """
 
     kernel: str
@@ -327,16 +363,16 @@ class Reports(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether a problem was checked, the kernel is wrong on none, and nvcc compiles it."""
+        """Whether a problem ran, none failed, and nvcc reported no error."""
         return bool(self.reports) and not self.wrong and not self.errors
 
     @property
     def errors(self) -> list[Finding]:
-        """The findings that say why it does not build."""
+        """The findings that are errors: why the kernel does not build."""
         return [finding for finding in self.findings if finding.error]
 
     def joined(self, findings: Sequence[Finding], note: str = "") -> Reports:
-        """Return these reports with more findings about the kernel."""
+        """Return these reports with more findings about the kernel, and perhaps a note."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, findings=(*findings, *self.findings), notes=notes)
 
@@ -347,28 +383,28 @@ class Reports(Result):
 
     @property
     def wrong(self) -> list[Report]:
-        """The reports of the problems on which the kernel is wrong."""
+        """The reports of the problems on which the kernel is incorrect."""
         return [report for report in self.reports if not report.ok]
 
     @property
     def patterns(self) -> list[str]:
-        """What distinguishes the problems on which it is wrong, and patterns that several share."""
-        wrong = self.wrong
-        counts = Counter(line.split(": ")[0] for report in wrong for line in report.patterns)
+        """What the failing problems have in common, and patterns that several of them share."""
+        failing = self.wrong
+        counts = Counter(line.split(": ")[0] for report in failing for line in report.patterns)
         shared = [
-            f"on {count} of {len(wrong)} wrong problems: {pattern}"
+            f"on {count} of {len(failing)} failing problems: {pattern}"
             for pattern, count in counts.most_common(3)
-            if 3 * count >= len(wrong) > 1
+            if 3 * count >= len(failing) > 1
         ]
-        across = rooms.provided("patterns", "of_problems")
-        if across is None:
+        describe = rooms.provided("patterns", "of_problems")
+        if describe is None:
             return shared
         problems = [(report.problem, report.ok) for report in self.ordinary]
-        return across(problems, self.tried) + shared
+        return describe(problems, self.tried) + shared
 
     @property
     def ordinary(self) -> list[Report]:
-        """The reports of runs in no unusual setting."""
+        """The reports of ordinary runs: no unusual data and no unusual setting."""
         return [report for report in self.reports if not report.setting]
 
     @property
@@ -378,27 +414,31 @@ class Reports(Result):
 
     @property
     def sentence(self) -> str:
-        """On how many problems it is correct."""
+        """On how many problems the kernel is correct, and in how many runs in unusual settings."""
         skipped = f", {len(self.skipped)} unsupported" if self.skipped else ""
         if not self.reports:
             return f"{self.kernel}: nothing was checked{skipped}"
-        verdict = "INCORRECT, " if self.wrong else ""
-        if self.errors:
-            verdict += "does not build by nvcc; simulated: "
         ordinary = self.ordinary
-        correct = sum(report.ok for report in ordinary)
         unusual = [report for report in self if report.setting]
-        settings = ""
-        if unusual:
-            settings = f", in {sum(report.ok for report in unusual)} of {len(unusual)} settings"
-        return (
-            f"{self.kernel}: {verdict}correct on {correct} of {len(ordinary)} problems"
-            f"{skipped}{settings}"
-        )
+        incorrect = []
+        correct = []
+        for reports, where in (
+            (ordinary, f"on {{}} of {len(ordinary)} problems"),
+            (unusual, f"in {{}} of {len(unusual)} runs in unusual settings"),
+        ):
+            passed = sum(report.ok for report in reports)
+            if passed < len(reports):
+                incorrect.append(where.format(len(reports) - passed))
+            elif reports:
+                correct.append(where.format(passed))
+        parts = [f"INCORRECT {' and '.join(incorrect)}"] if incorrect else []
+        parts += [f"correct {' and '.join(correct)}"] if correct else []
+        heading = "does not build with nvcc; simulated: " if self.errors else ""
+        return f"{self.kernel}: {heading}{', '.join(parts)}{skipped}"
 
     @property
     def tables(self) -> Sequence[Table]:
-        """A row for each problem of a short set."""
+        """A table with a row for each problem; empty for a long set."""
         if not 1 < len(self) <= _SHORT:
             return ()
         shown = ["correct" if report.ok else "INCORRECT" for report in self]
@@ -406,22 +446,24 @@ class Reports(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        """The error closest to its bound; warnings; patterns; the smallest wrong problem."""
+        """The error closest to its bound, warnings, patterns, and the problems that fail."""
         lines = [f"  {worded(finding)}" for finding in self.errors]
         if self.ok:
             closest = max(self.ordinary, key=lambda report: report.error / report.bound)
             lines.append(
-                f"  closest to its bound: error {closest.error:.2g} of at most "
-                f"{closest.bound:.2g} on {closest.problem.label}"
+                f"  closest to its bound: relative error {closest.error:.2g}, bound "
+                f"{closest.bound:.2g}, on {closest.problem.label}"
             )
         lines += _warnings([self, *self.reports])
         lines += [f"  pattern: {line}" for line in self.patterns]
         if self.smallest is not None:
             if not self.smallest.setting:
                 lines.append(f'  smallest that fails: --problem "{self.smallest.problem}"')
-            lines += [f"  {line}" for line in str(self.smallest).split("\n")]
-        wrong = [f"incorrect on {report.label}: {report.summary}" for report in self.wrong]
-        lines += _listed(wrong, "incorrect on {} more")
+            notes = [f"  {note}" for note in self.smallest.notes]
+            nested = [self.smallest.sentence, *self.smallest.details, *notes]
+            lines += [f"  {line}" for text in nested for line in text.split("\n")]
+        failing = [f"incorrect on {report.label}: {report.summary}" for report in self.wrong]
+        lines += _listed(failing, "incorrect on {} more")
         skipped = [
             f"does not support {problem.label}: {why.split(': ', 1)[-1]}"
             for problem, why in self.skipped
@@ -430,43 +472,45 @@ class Reports(Result):
 
     @property
     def about(self) -> dict[str, Any]:
-        """The reports themselves, and what they have in common."""
-        worst = self.smallest
-        if worst is None and self.wrong:
-            worst = self.wrong[0]
-        failures = [] if worst is None else [*worst.failures]
-        findings = [] if worst is None else [*worst.findings]
+        """The reports and their patterns, for JSON."""
+        failing = self.smallest
+        if failing is None and self.wrong:
+            failing = self.wrong[0]
+        failures = [] if failing is None else [*failing.failures]
+        findings = [] if failing is None else [*failing.findings]
         if self.errors:
             verdict = BuildError.kind
             failures = [*map(worded, self.errors), *failures]
-        elif worst is not None:
-            verdict = worst.verdict
+        elif failing is not None:
+            verdict = failing.verdict
         elif self.ok:
             verdict = "correct"
         else:
             verdict = "unsupported"
-            failures = [reason for _, reason in self.skipped] or ["no problem was asked for"]
+            failures = [reason for _, reason in self.skipped] or ["the set has no problems"]
             findings = [Finding(verdict, reason) for reason in failures]
-        problem = None if worst is None else worst.problem
+        problem = None if failing is None else failing.problem
         warnings = [finding for finding in self.findings if not finding.error]
         findings = [*self.errors, *findings, *warnings]
         return {
             "reports": self.reports,
             "skipped": [{"problem": p.label, "reason": reason} for p, reason in self.skipped],
-            "smallest": worst,
+            "smallest": failing,
             "patterns": self.patterns,
             **_outcome(self.kernel, verdict, problem, failures, findings),
         }
 
     def figure(self) -> Chart:
-        """Draw where the error is: on the smallest problem that fails, or else on the first.
+        """Draw the error maps of the smallest problem that fails, or of the first problem.
 
-        Raises ConvlabError if nothing was compared.
+        Raises ConvlabError if no outputs were compared.
         """
         for report in (self.smallest, *self.wrong, *self.reports):
             if report is not None and report.pixels is not None and report.outputs:
                 return report.figure()
-        raise ConvlabError(f"{self.kernel}: no outputs were compared")
+        raise ConvlabError(
+            f"{self.kernel}: there is no error to draw, because no outputs were compared"
+        )
 
     def __iter__(self) -> Iterator[Report]:
         return iter(self.reports)
@@ -479,7 +523,7 @@ class Reports(Result):
 
 
 def _listed(lines: Sequence[str], rest: str) -> list[str]:
-    """Return the first lines, indented, and how many more there are."""
+    """Return the first lines, indented, and a line with the number of the others."""
     shown = [f"  {line}" for line in lines[:_LISTED]]
     if len(lines) > _LISTED:
         shown.append(f"  {rest.format(len(lines) - _LISTED)}")

@@ -1,7 +1,7 @@
-"""How a problem is run in a check: on which data, at which addresses, after which other calls.
+"""Describe how a check runs a problem: the data, the addresses, the workspace, the calls before.
 
-The ordinary setting is normal data at aligned addresses. The room ``strict`` has others, each a
-subclass that replaces what is unusual about it.
+The ordinary setting has normally distributed data at aligned addresses. The room ``strict`` adds
+unusual settings. Each is a `Setting` with other values, or a subclass that overrides some methods.
 """
 
 from __future__ import annotations
@@ -21,48 +21,62 @@ from .reference import Reference
 
 @dataclass(frozen=True)
 class Setting:
-    """The ordinary setting, and the base of all others."""
+    """Describe the ordinary setting; it is also the base class of all others.
 
-    name: str = ""  # as `check` takes it; the ordinary setting has none
-    words: str = ""  # for people, as the end of "correct on P, ..."
-    offset: int = 0  # bytes past an aligned address at which x, w and bias begin
-    y_offset: int = 0  # the same of y
-    workspace: int = 0  # bytes of workspace that there are; 0: as many as the kernel may have
-    twice: bool = False  # run again where that is possible, to see whether bits change
-    normal: bool = True  # whether the data are normal: then the truth is kept for other kernels
-    fits_any: bool = False  # whether its problems are its own, and never scaled down
-    keeps_filter: bool = False  # whether w must stay as it is after the filter was laid out
-    advice: str = ""  # a note beside wrong results: what a header may say
+    Attributes
+    ----------
+    name : the name that `check` takes; empty for the ordinary setting.
+    words : the setting in words, as the end of "correct on P, ...".
+    offset : x, w and bias begin this many bytes after an aligned address.
+    y_offset : the same for y.
+    workspace : the limit of the workspace in bytes; 0 means the kernel's own limit.
+    twice : whether the kernel runs twice, where possible, to compare the bits of y.
+    normal : whether the data are normally distributed, so that other kernels can use the reference.
+    fits_any : whether the setting has its own problems, which are never scaled down.
+    keeps_filter : whether w must keep its values after `conv2d_prepare`.
+    advice : a note for a failing report: what the header may declare.
+    """
+
+    name: str = ""
+    words: str = ""
+    offset: int = 0
+    y_offset: int = 0
+    workspace: int = 0
+    twice: bool = False
+    normal: bool = True
+    fits_any: bool = False
+    keeps_filter: bool = False
+    advice: str = ""
 
     def reference(self, kernel: Runnable, problem: Problem, seed: int) -> Reference:
-        """Return the inputs of this setting, and the truth."""
+        """Return the inputs of this setting with the float64 reference."""
         return reference.known(problem, seed, kernel.device, kernel.format)
 
     def bound(self, allowed: float, kernel: Runnable, rms: float) -> float:
-        """Return the largest normwise error of a correct result; `allowed` is its class's.
+        """Return the largest normwise relative error of a correct result in this setting.
 
-        `rms` is the root mean square of the truth.
+        `allowed` is the bound of the precision class, `rms` the root mean square of the reference.
         """
         return allowed
 
     def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
-        """Return lists of problems; before each run the kernel is called for one list."""
+        """Return lists of problems: the kernel runs once for each list, after calls for its problems."""
         return [[]]
 
     def run(self, launch: Launch, earlier: Sequence[Problem]) -> None:
-        """Run a launch, after calls for the problems of one history."""
+        """Run a launch after calls for the `earlier` problems."""
         launch()
 
-    def comparable(self, y: Tensor, correct: Reference, kernel: Runnable) -> Tensor:
-        """Return y with the truth in each place where a correct kernel may differ from it."""
+    def comparable(self, y: Tensor, expected: Reference, kernel: Runnable) -> Tensor:
+        """Return y, with the reference's value where a correct kernel may differ from it."""
         return y
 
     def explain(self, compared: OutputComparison) -> list[Finding]:
-        """Return what this setting knows about wrong outputs."""
+        """Return findings on incorrect outputs that are specific to this setting."""
         return []
 
     def examine(self, kernel: Runnable, problem: Problem, seed: int):
-        """Return the report of a setting that needs its own way to run; None for all others."""
+        """Return the report of a setting that runs the kernel by itself; None for all others."""
         return None
 
 

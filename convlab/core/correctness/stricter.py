@@ -1,8 +1,8 @@
-"""What makes a check stricter than one problem on normal data: the seam to the room ``strict``.
+"""Define what makes a check stricter: the seam between the core and the room ``strict``.
 
-The core checks a kernel on the problems it is given, on normal data. The room adds generated problems,
-unusual settings, a search for the smallest problem that fails, and what nvcc says beside a simulated
-run. Without the room, `Plain` adds nothing.
+The core checks a kernel on named or given problems with normally distributed data. The room adds
+generated problems, unusual settings, a search for the smallest problem that fails, and nvcc's errors
+and warnings for a simulated kernel. Without the room, `Plain` adds nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,55 +19,55 @@ Trial = tuple[Problem, Setting]
 
 
 class Stricter(Protocol):
-    """What is added to one check of one kernel; it is made anew for each check."""
+    """Extend one check of one kernel; each check creates its own instance."""
 
     def problems(self, count: int, seed: int) -> list[Problem]:
-        """Return generated problems for a check that was given none."""
+        """Return generated problems for a default check."""
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
-        """Yield what to try in unusual settings, after these reports; each only if all is correct."""
+        """Yield groups of trials in unusual settings; a group runs if the kernel is correct so far."""
 
     def shrink(self, problem: Problem, fails: Callable[[Problem], bool]) -> Problem:
         """Return the smallest problem found that still fails."""
 
     def watch(self, report: Report) -> Report:
-        """Return a report of one problem with what else is known about the run."""
+        """Return the report of one problem, perhaps with more findings."""
 
     def finish(self) -> tuple[Sequence[Finding], str]:
-        """Return findings about the kernel whatever the problem, and a note or an empty text."""
+        """Return findings that do not depend on the problem, and a note or an empty text."""
 
 
 class Plain:
-    """Adds nothing."""
+    """Extend a check by nothing: the core without the room ``strict``."""
 
     def problems(self, count: int, seed: int) -> list[Problem]:
         """Return no problems."""
         return []
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
-        """Yield nothing."""
+        """Yield no trials."""
         return iter(())
 
     def shrink(self, problem: Problem, fails: Callable[[Problem], bool]) -> Problem:
-        """Return the problem as it is."""
+        """Return the problem unchanged."""
         return problem
 
     def watch(self, report: Report) -> Report:
-        """Return the report as it is."""
+        """Return the report unchanged."""
         return report
 
     def finish(self) -> tuple[Sequence[Finding], str]:
-        """Return nothing."""
+        """Return no findings and no note."""
         return (), ""
 
 
 def stricter(kernel: Runnable) -> Stricter:
-    """Return what the room ``strict`` adds to a check of this kernel."""
+    """Return the extension of this kernel's check: the room's, or `Plain`."""
     room = rooms.provided("check", "strict")
     return Plain() if room is None else room(kernel)
 
 
 def settings() -> dict[str, Setting]:
-    """Return the unusual settings that rooms provide, by name."""
-    known = rooms.provided("check", "settings") or ()
-    return {setting.name: setting for setting in known}
+    """Return the unusual settings of the rooms, by name."""
+    provided = rooms.provided("check", "settings") or ()
+    return {setting.name: setting for setting in provided}

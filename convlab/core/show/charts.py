@@ -1,7 +1,7 @@
-"""Draw figures from rows: errors and costs, where a result is wrong, A/B, sweeps, receipts.
+"""Draw figures: errors and costs, maps of the error, A/B, sweeps, history.
 
-They take data frames and small numpy arrays, never a tensor. Every mark has a label or a shape as
-well as a colour, so that it can be read in grey print.
+The functions take data frames and small numpy arrays, never a tensor. Every mark has a label or a
+shape besides its colour, so that a figure is readable in grey print.
 """
 
 import math
@@ -20,21 +20,24 @@ from .plot import COST_LABELS, INK, PALETTE, QUIET, Chart, color_of, colors, sty
 from .table import short
 
 _WRONG = "#D55E00"
-# decades that the map of the error shows below and above what is allowed
+# The decades below and above 1 on the colour scale of an error map.
 _BELOW = 3
 _ABOVE = 5
-# The most bars of a sweep's panel.
+# The most bars in a panel of a sweep.
 _MOST_BARS = 24
+# The most ticks of an axis of a heat map; a larger map shows no numbers.
 _MOST_TICKS = 12
+# The most notes below a history.
 _MOST_NOTES = 8
 
 
 @styled
 def error_and_cost(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
-    """Draw each kernel's error beside its time (GPU) or its simulated memory traffic.
+    """Draw each kernel's relative error, and next to it its time (GPU) or its simulated traffic.
 
-    Left, the error with the bound of its class; right, the cost with the floor drawn as a line and
-    the distance from it as a number. `frame` has the rows of a `Comparison`.
+    The left panel has the error and the bound of its class. The right panel has the cost, the floor
+    (the theoretical minimum) as a line, and the ratio of both as a number. `frame` has the rows of
+    a `Comparison`.
     """
     rows = frame.reset_index(drop=True)
     count = max(len(rows), 1)
@@ -61,23 +64,23 @@ def error_map(
     title: str = "",
     notes: Sequence[str] = (),
 ) -> Chart:
-    """Draw where the error is: over the pixels of the output, and over its images and channels.
+    """Draw two maps of the error divided by its limit: over (p, q) and over (n, k).
 
-    `pixels` and `channels` are a `Report`'s; `shape` is (N, K, P, Q), which the axes show even if
-    the maps were pooled. The one logarithmic scale turns at 1, the largest correct value: cool and
-    pale below, warm and dark above it, black where there is no number. Darker is worse, so that
-    grey print shows it too.
+    `pixels` and `channels` are fields of a `Report`. `shape` is (N, K, P, Q); the axes show it even
+    if the maps are pooled. Both maps have one logarithmic colour scale. Up to 1, the largest correct
+    value, colours are pale blue; above it yellow to dark red; NaN and inf are black. Darker is
+    worse, also in grey print.
     """
     N, K, P, Q = shape
     lines = [line for note in notes for line in textwrap.wrap(note, 110)]
     chart = Chart(8, 4.1 + 0.16 * len(lines))
     left, right = chart.subplots(1, 2)
-    _draw_error_map(left, pixels, (P, Q), ("p (row)", "q (column)"), "worst over n, k")
+    _draw_error_map(left, pixels, (P, Q), ("p (row)", "q (column)"), "largest over n, k")
     image = _draw_error_map(
-        right, channels, (N, K), ("n (image)", "k (output channel)"), "worst over p, q"
+        right, channels, (N, K), ("n (image)", "k (output channel)"), "largest over p, q"
     )
     scale = chart.colorbar(image, ax=[left, right], shrink=0.9, extend="both")
-    scale.set_label("error over what is allowed (black: NaN or inf)")
+    scale.set_label("error / limit (above 1: incorrect; black: NaN or inf)")
     scale.set_ticks([10.0**i for i in range(-_BELOW, _ABOVE + 1)])
     scale.ax.axhline(1, color="black", linewidth=1.2)
     return chart.headed(title, lines)
@@ -86,11 +89,11 @@ def error_map(
 def _draw_error_map(
     axes: Axes, ratios: np.ndarray, shape: tuple[int, int], labels: tuple[str, str], what: str
 ) -> AxesImage:
-    """Draw the ratios over two dimensions (rows, columns) of the output; they may be pooled."""
+    """Draw a map over two dimensions (rows, columns) of y; the map may be pooled."""
     rows, columns = shape
     norm = LogNorm(10**-_BELOW, 10**_ABOVE)
     shown = np.where(np.isfinite(ratios), np.clip(ratios, norm.vmin, norm.vmax), np.nan)
-    # Rows and columns of the output in a cell of the map.
+    # The number of rows and columns of y in a cell of the map.
     cell_rows = -(-rows // shown.shape[0])
     cell_columns = -(-columns // shown.shape[1])
     bottom = cell_rows * shown.shape[0] - 0.5
@@ -109,26 +112,27 @@ def _draw_error_map(
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 4, 8, 10], integer=True))
         if size == 1:
             axis.set_ticks([0])
-    wrong = int((~(ratios <= 1)).sum())
+    incorrect = int((~(ratios <= 1)).sum())
     is_pooled = max(cell_rows, cell_columns) > 1
-    pooled = f", {cell_rows} x {cell_columns} in a cell" if is_pooled else ""
-    axes.set_title(f"{what}: {wrong:,} of {ratios.size:,} wrong{pooled}", fontsize=9)
+    pooled = f" ({cell_rows} x {cell_columns} outputs each)" if is_pooled else ""
+    axes.set_title(f"{what}: {incorrect:,} of {ratios.size:,} cells{pooled} above 1", fontsize=9)
     return image
 
 
 def _labels(rows: pd.DataFrame) -> list[str]:
-    """Return the titles, cut to what fits the margin, and names where two would then be alike."""
+    """Return the kernels' titles, cut to fit the margin; their names where two would be equal."""
 
     def cut(label: str) -> str:
         return label if len(label) <= 30 else label[:29] + "…"
 
     titles = rows["title"].map(cut)
-    telling = ~titles.duplicated(keep=False) & (titles != "")
-    return list(titles.where(telling, rows["kernel"].map(cut)))
+    is_unique = ~titles.duplicated(keep=False) & (titles != "")
+    return list(titles.where(is_unique, rows["kernel"].map(cut)))
 
 
 def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
-    axes.set_xlabel("error (normwise, against float64)")
+    """Draw each kernel's relative error and the bound of its class."""
+    axes.set_xlabel("relative error of y against float64")
     values = [v for v in (*rows["error"], *rows["bound"]) if math.isfinite(v) and v > 0]
     low = 10 ** math.floor(math.log10(min(values, default=1e-8)) - 0.5)
     high = 10 ** math.ceil(math.log10(max(values, default=1e-2)) + 0.7)
@@ -136,7 +140,8 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
     for y, row in enumerate(rows.itertuples()):
         if math.isfinite(row.bound):
             axes.plot([row.bound] * 2, [y - 0.33, y + 0.33], color=INK)
-        if math.isnan(row.error):  # it did not run
+        if math.isnan(row.error):
+            # The kernel has no result.
             text, ink = ("unsupported", QUIET) if pd.isna(row.correct) else ("failed", _WRONG)
             _note(axes, text, (low, y), 4, color=ink)
             continue
@@ -152,6 +157,7 @@ def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
+    """Draw each kernel's time or traffic, and its floor."""
     timed = "time_ms" in rows
     cost, floor, unit = ("time_ms", "floor_ms", "ms") if timed else ("traffic_mb", "floor_mb", "MB")
     axes.set_xlabel(COST_LABELS[cost])
@@ -160,8 +166,10 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
         return
     largest = rows[cost].max()
     least = rows[floor].min()
-    room = 1.0 if rows["correct"].isin([False]).any() else 0.65  # None: unsupported
-    if least > 0 and largest > 30 * least:  # the floor would vanish in the left edge
+    # The space to the right of the bars, for their labels. `correct` is None if it is unsupported.
+    room = 1.0 if rows["correct"].isin([False]).any() else 0.65
+    # On a linear scale a floor that is far smaller would be invisible at the left edge.
+    if least > 0 and largest > 30 * least:
         left = min(least, rows[cost].min()) / 2
         _logarithmic(axes, left, largest * (largest / left) ** room, 6)
         axes.set_xlabel(f"{COST_LABELS[cost]}, log scale")
@@ -181,7 +189,7 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
             half = x * row.get("spread_pct", 0) / 200
             axes.plot([x - half, x + half], [y, y], color=INK, linewidth=1.2)
         text = f"{short(x)} {unit}, {short(row['x_floor'])}x floor"
-        # at its bar's end; on paper of its own, should the floor lie beyond
+        # The label is at the end of its bar. A white box keeps it readable over the floor's line.
         _note(
             axes,
             text + " (incorrect)" * (not row["correct"]),
@@ -189,10 +197,11 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
             5,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
-    _legend(axes, "floor", color="black", markeredgewidth=2)
+    _legend(axes, "floor (theoretical minimum)", color="black", markeredgewidth=2)
 
 
 def _logarithmic(axes: Axes, low: float, high: float, ticks: int) -> None:
+    """Set a logarithmic x axis with these limits and at most so many ticks."""
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(LogLocator(numticks=ticks))
@@ -200,17 +209,19 @@ def _logarithmic(axes: Axes, low: float, high: float, ticks: int) -> None:
 
 
 def _note(axes: Axes, text: str, at: tuple[float, float], right: float, **options: object) -> None:
-    """Write next to a mark, `right` points to the right of it."""
+    """Write a text next to a mark, `right` points to the right of it."""
     options = {"va": "center", "fontsize": 8, "color": INK} | options
     axes.annotate(text, at, xytext=(right, 0), textcoords="offset points", **options)
 
 
 def _nothing(axes: Axes) -> None:
+    """Write that there is nothing to draw."""
     axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center")
     axes.set_axis_off()
 
 
 def _legend(axes: Axes, label: str, **options: object) -> None:
+    """Add a legend for vertical lines."""
     mark = Line2D([], [], marker="|", linestyle="", markersize=9, **options)
     axes.legend(
         [mark], [label], loc="lower right", bbox_to_anchor=(1, 1), borderpad=0, handletextpad=0.2
@@ -218,7 +229,10 @@ def _legend(axes: Axes, label: str, **options: object) -> None:
 
 
 def _error_colors() -> Colormap:
-    """White over pale blue up to 1; from 1 on yellow, orange, dark red; black for what is bad."""
+    """Return the colours of an error map: white to pale blue up to 1, above it yellow to dark red.
+
+    NaN and inf are black.
+    """
     turn = _BELOW / (_BELOW + _ABOVE)
     shades = [(0, "#FFFFFF"), (turn, "#9CC9E8")]
     shades += [(turn, "#F6C445"), (0.6, "#E07B1F"), (1, "#7A1403")]
@@ -233,10 +247,10 @@ def ab_chart(
     title: str = "",
     notes: Sequence[str] = (),
 ) -> Chart:
-    """Draw B's time over A's: the estimate with its interval, and each round.
+    """Draw B's time over A's: the estimate with its interval, and the ratio of each round.
 
-    `modes` and `rounds` are an `AB`'s frames; of counters, bars of their ratios are all that is
-    drawn. Within `threshold` of 1 it is called the same.
+    `modes` and `rounds` are the `frame` and `samples` of an `AB`. For counters the figure has one
+    bar for each ratio. The grey band is "the same": within `threshold` of 1.
     """
     chart = Chart(8, 2.2 + 0.34 * max(len(modes), 1) + 0.16 * len(notes))
     if "mode" in modes:
@@ -246,20 +260,22 @@ def ab_chart(
         return chart.headed(title, notes)
     axes = chart.subplots()
     if "counter" in modes and len(modes):
-        modes = modes[np.isfinite(modes["ratio"])]  # what A has none of has no ratio
+        # A counter that is 0 for A has no ratio.
+        modes = modes[np.isfinite(modes["ratio"])]
         axes.barh(modes["counter"], modes["ratio"], height=0.6)
         for y, value in enumerate(modes["ratio"]):
             _note(axes, short(value), (value, y), 4)
         axes.axvline(1, color=INK, linewidth=1)
         axes.invert_yaxis()
         axes.margins(x=0.12)
-        axes.set_xlabel("B's count over A's (simulated; says nothing about speed)")
+        axes.set_xlabel("count of B / count of A (simulated; says nothing about speed)")
     else:
         _nothing(axes)
     return chart.headed(title, notes)
 
 
 def _draw_intervals(axes: Axes, modes: pd.DataFrame, threshold: float) -> None:
+    """Draw the ratio of each mode with its interval."""
     axes.axvspan(1 - threshold, 1 + threshold, color="#DDDDDD", label="the same")
     axes.axvline(1, color=INK, linewidth=1)
     for y, row in enumerate(modes.itertuples()):
@@ -276,10 +292,11 @@ def _draw_intervals(axes: Axes, modes: pd.DataFrame, threshold: float) -> None:
     axes.set_ylim(len(modes) - 0.4, -0.7)
     axes.margins(x=0.35)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xlabel("time of B over time of A, 95% interval (grey: the same)")
+    axes.set_xlabel("time of B / time of A, 95% interval (grey: the same)")
 
 
 def _draw_rounds(axes: Axes, rounds: pd.DataFrame, threshold: float) -> None:
+    """Draw the ratio of each round."""
     axes.axhspan(1 - threshold, 1 + threshold, color="#DDDDDD")
     axes.axhline(1, color=INK, linewidth=1)
     for i, (mode, group) in enumerate(rounds.groupby("mode", sort=False)):
@@ -297,19 +314,20 @@ def _draw_rounds(axes: Axes, rounds: pd.DataFrame, threshold: float) -> None:
         low = min(low, 1 - 1.5 * threshold)
         high = max(high, 1 + 1.5 * threshold)
         axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
-    axes.set(xlabel="round", ylabel="B over A")
+    axes.set(xlabel="round", ylabel="time of B / time of A")
 
 
 @styled
 def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
-    """Draw what a grid of tunables costs: a panel for each problem.
+    """Draw the cost of each combination of tunables, with a panel for each problem.
 
-    `frame` has the rows of a `Sweep`, and the names of the tunables as an attribute. Two make a
-    heat map, any other number bars of the best twenty-four.
+    `frame` has the rows of a `Sweep`, and the names of the tunables in ``attrs["tunables"]``. Two
+    tunables give a heat map; any other number gives bars of the best 24 combinations.
     """
     names = list(frame.attrs.get("tunables", ()))
     timed = "time_ms" in frame and frame["time_ms"].notna().any()
-    cost, unit = ("time_ms", "ms on the GPU") if timed else ("traffic_mb", "MB moved, simulated")
+    cost = "time_ms" if timed else "traffic_mb"
+    unit = COST_LABELS[cost]
     rows = frame.dropna(subset=cost) if cost in frame else frame
     groups = list(rows.groupby("problem", sort=False)) if len(rows) else []
     bars = min(_MOST_BARS, max((len(group) for _, group in groups), default=1))
@@ -337,7 +355,10 @@ def sweep_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ())
 
 
 def _draw_map(axes: Axes, table: pd.DataFrame) -> AxesImage:
-    """A heat map of a table, its least value starred, its cells told in numbers if they are few."""
+    """Draw a table as a heat map, with a star at the lowest value.
+
+    A map with few cells shows all values as numbers.
+    """
     values = table.to_numpy()
     image = axes.imshow(values, cmap="cividis_r", aspect="auto")
     for axis, labels in ((axes.xaxis, table.columns), (axes.yaxis, table.index)):
@@ -355,10 +376,10 @@ def _draw_map(axes: Axes, table: pd.DataFrame) -> AxesImage:
 
 @styled
 def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = ()) -> Chart:
-    """Draw a kernel's cost in each receipt, the newest at the bottom: a panel for each problem.
+    """Draw the cost of kernels in each receipt, the newest at the bottom, a panel for each problem.
 
-    `frame` has the rows of a `History`: a mark for the median, a bar from quartile to quartile, and
-    beside it the beginning of the source's digest.
+    `frame` has the rows of a `History`. A mark shows the median, a bar the range between the
+    quartiles, and the label the median and the first digits of the source's digest.
     """
     groups = list(frame.groupby(["problem", "mode", "unit"], sort=False))
     places = list(dict.fromkeys(zip(frame["when"], frame["gpu"], strict=True)))
@@ -375,7 +396,8 @@ def history_chart(frame: pd.DataFrame, title: str = "", notes: Sequence[str] = (
             axes.plot(own["cost"], ys, linestyle=":", label=kernel, **look)
             axes.hlines(ys, own["low"], own["high"], color=shade[kernel], linewidth=2.5)
             for y, row in zip(ys, own.itertuples(), strict=True):
-                away = -13 if i % 2 else 7  # two kernels' labels do not meet
+                # The labels of two kernels are on different sides, so that they do not overlap.
+                away = -13 if i % 2 else 7
                 axes.annotate(
                     f"{short(row.cost)} {row.source or ''}",
                     (row.cost, y),

@@ -1,4 +1,4 @@
-"""The look of every figure: a card of its own, a style sheet, and a colour for each kernel."""
+"""Define the look of all figures: their class, the style sheet, and a colour for each kernel."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from ..defaults import ENDINGS
 
 STYLE = rc_params_from_file(Path(__file__).with_name("convlab.mplstyle"), False, False)
 PALETTE = tuple(STYLE["axes.prop_cycle"].by_key()["color"])
-_OWN = ("#882255", "#332288", "#666633", "#663333")  # kernels that are no rung
-_VARIANTS = {"": 0, "a": 0, "b": -0.5, "c": 0.8, "d": -0.75, "e": 0.6}  # darker (< 0), lighter
+# The colours of kernels that are not rungs.
+_OWN = ("#882255", "#332288", "#666633", "#663333")
+# The shade of a rung's variant, and those of kernels with tunables: darker if negative, else lighter.
+_VARIANTS = {"": 0, "a": 0, "b": -0.5, "c": 0.8, "d": -0.75, "e": 0.6}
 _TUNED = (0.3, -0.3, 0.55, -0.55, 0.15)
 _BASELINES = {"cudnn:fp32": "#4D4D4D", "cudnn:tf32": "#A6A6A6"}
 _OTHER_BASELINE = "#7F7F7F"
-# The cost's column in a comparison's or a sweep's frame, and what it is.
+# The axis label of each column of costs in the frame of a comparison or a sweep.
 COST_LABELS = {
     "time_ms": "time on the GPU (ms)",
     "traffic_mb": "simulated global memory traffic (MB)",
@@ -33,7 +35,13 @@ QUIET = "#555555"
 
 
 class Chart(Figure):
-    """A matplotlib Figure that stands outside pyplot: it shows in a notebook, once, by itself."""
+    """Extend matplotlib's Figure: it does not need pyplot, and a notebook shows it once.
+
+    Examples
+    --------
+    >>> chart = convlab.check("01_direct", "wide").plot()
+    >>> path = chart.save("errors.png")
+    """
 
     def __init__(self, width: float, height: float, dpi: int = 100) -> None:
         super().__init__(figsize=(width, height), dpi=dpi, facecolor="white", layout="constrained")
@@ -45,13 +53,17 @@ class Chart(Figure):
         return buffer.getvalue()
 
     def save(self, path: str | Path) -> Path:
-        """Write the figure, as the kind of file that the path's ending names; return the path."""
+        """Write the figure to a file and return its path; the ending selects the format.
+
+        Endings are .png, .svg, .pdf and .jpg. Raises ProblemError for another ending, or if the file
+        cannot be written.
+        """
         path = arguments.writable(path, "the figure", ENDINGS)
         self.savefig(path)
         return path
 
     def headed(self, title: str, notes: Sequence[str]) -> Chart:
-        """Put a heading over all of it, and small lines under it; return it."""
+        """Add a title above the figure and notes in small print below it; return the figure."""
         if title:
             self.suptitle(title)
         if notes:
@@ -60,7 +72,7 @@ class Chart(Figure):
 
 
 def styled(draw: Callable[..., Chart]) -> Callable[..., Chart]:
-    """Let a function draw in convlab's style, whatever the notebook's is."""
+    """Return the function, changed to draw in convlab's style instead of the notebook's."""
 
     @functools.wraps(draw)
     def drawn(*arguments: object, **options: object) -> Chart:
@@ -71,24 +83,37 @@ def styled(draw: Callable[..., Chart]) -> Callable[..., Chart]:
 
 
 def style() -> None:
-    """Set matplotlib's defaults to the look of convlab's figures; for the top of a notebook."""
+    """Set matplotlib's defaults to the style of convlab's figures.
+
+    Call it at the top of a notebook, so that your own figures look the same.
+
+    Examples
+    --------
+    >>> convlab.style()
+    """
     rcParams.update(STYLE)
 
 
 def color_of(name: str) -> str:
-    """Return a kernel's colour, "#RRGGBB", which follows from its name alone.
+    """Return a kernel's colour, "#RRGGBB"; it depends only on the name.
 
-    A rung ("03_smem_tile") has the colour of its number, its variants ("02b_", "02c_") darker and
-    lighter shades of it, one with tunables ("03_smem_tile@TILE=8") a shade between. Baselines (a
-    name with ":") are greys. Any other kernel has one of four colours that no rung has.
+    The number of a rung ("03_smem_tile") selects its colour. Variants ("02b_", "02c_") have darker or
+    lighter shades of it, and so does a kernel with tunables ("03_smem_tile@TILE=8"). Baselines (names
+    with ":") are grey. Any other kernel has one of four colours that no rung has.
+
+    Examples
+    --------
+    >>> color_of("01_direct")
+    '#0072B2'
     """
     return _wheel(name)[0]
 
 
 def colors(names: Iterable[str]) -> dict[str, str]:
-    """Return each kernel's colour: `color_of`, but where two that are no rungs meet, one moves on.
+    """Return a colour for each kernel: that of `color_of`, unless another kernel has it.
 
-    Rungs and baselines keep theirs, whatever else is in the figure.
+    Then a kernel that is not a rung, or has tunables, gets another of its colours. Rungs and
+    baselines always keep theirs.
     """
     chosen: dict[str, str] = {}
     for name in sorted(set(names), key=lambda name: (len(_wheel(name)), name)):
@@ -98,8 +123,9 @@ def colors(names: Iterable[str]) -> dict[str, str]:
 
 
 def _wheel(name: str) -> list[str]:
-    """Return a kernel's own colour, then those that it may take where that one is taken."""
-    name = re.sub(r"#[^@]*", "", name)  # the mark of a pinned version
+    """Return a kernel's colour, followed by the colours that may replace it."""
+    # Remove the mark of a pinned version.
+    name = re.sub(r"#[^@]*", "", name)
     if ":" in name.partition("@")[0]:
         return [_BASELINES.get(name, _OTHER_BASELINE)]
     stem, _, tunables = name.partition("@")
@@ -112,13 +138,13 @@ def _wheel(name: str) -> list[str]:
 
 
 def _turned(choices: Sequence, name: str) -> list:
-    """The choices, beginning with one that follows from the name."""
+    """Return the choices, rotated so that the name determines the first one."""
     begin = zlib.crc32(name.encode()) % len(choices)
     return [*choices[begin:], *choices[:begin]]
 
 
 def _shade(color: str, by: float) -> str:
-    """Mix a colour with black (`by` below 0) or white (above), 1 being all of it."""
+    """Mix a colour with black (`by` < 0) or white (`by` > 0); 1 and -1 mean only white and black."""
     end = 255 if by > 0 else 0
     parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (end - part) * abs(by)):02X}" for part in parts)

@@ -1,4 +1,4 @@
-"""Say which of two kernels is faster, and how surely: check both, then time them in rounds."""
+"""Compare the speed of two kernels: check both, time them in rounds, and return a verdict."""
 
 import functools
 import re
@@ -26,10 +26,10 @@ from .ab_timing import Paired, RoundOptions
 from .observer import tools_put_back
 from .sides import Judged, identity, judge, side_by_side
 
-# A plain A/B allocates memory anew for so many runs; a careful one starts so many processes.
+# A plain A/B allocates new memory for each of so many runs. A careful one starts a process for each.
 PLACES = 4
 PROCESSES = 6
-# The time that a worker gets beyond the rounds: for buffers, warm-up and graphs.
+# A worker gets this many seconds more than the rounds need: for buffers, warm-up and CUDA graphs.
 _SPARE_SECONDS = 120.0
 _LIBRARIES = r"\b(cublas|cudnn|cufft|cutlass|nvrtc|dlopen)"
 
@@ -48,48 +48,52 @@ def ab(
     limit_seconds: float = SECONDS,
     seed: int = 0,
 ) -> AB | ABs:
-    """Measure whether B is faster than A on a problem, slower, or the same.
+    """Measure whether kernel B is faster than kernel A, slower, or the same.
 
-    Both are checked first. On a GPU they are then timed in interleaved rounds of random order,
-    until the ratio of their times is known (`timing.ab_timing` says how a round is timed,
-    `timing.ratio` how the verdict follows). This happens in the worker process, unless pickle
-    cannot send a callable there. On the simulator their counters are compared, and there is no
-    time.
+    Both kernels are checked first. On a GPU they are then timed in rounds: each round times both, in
+    random order. The rounds end when the ratio of the two times is known precisely enough. This runs
+    in the worker process, or in your process if pickle cannot send a callable.
+
+    Without a GPU the simulator counts the memory traffic of both. Counts are exact, but they say
+    nothing about speed.
 
     Parameters
     ----------
     a, b
         A runnable; a kernel's name or path, with or without tunables ("03_smem_tile@TILE=8"); a
         baseline's name ("cudnn:tf32:channels_last"); or a Python callable ``f(x, w, bias, stride,
-        padding, dilation, groups)``. What a callable allocates is part of its time. It may have an
-        attribute `precision`; without one it is judged as fp32 and, if that fails, as tf32.
+        padding, dilation, groups)``. The time of a callable includes its allocations. It may have
+        an attribute `precision`; without one it is checked as fp32 and, if that fails, as tf32.
     problem
-        A Problem, or the name or the spec of one; or a set: its name, or an iterable.
+        One problem: a Problem, its name, or its dimensions as text. Or a set of problems: its name,
+        or an iterable.
     mode
-        "cold", "hot", or both; the verdict is about the first one.
+        "cold" (the L2 cache is flushed before each launch), "hot" (no flush), or both. `verdict`
+        and `ratio` belong to the first one.
     engine
-        Where kernels given by name or path run: "cuda", "sim" or "auto".
+        The engine of kernels given by name or path: "cuda", "sim" or "auto".
     scale
-        "auto" shrinks the problem to what the engine can do, and notes it; None never does.
+        "auto" shrinks a problem to what the engine can compute, and adds a note. None never does.
     check
-        Whether both are checked, and their outputs judged while they are timed. A wrong kernel, or
-        one that is caught at something else than the work, ends the comparison with the verdict
-        "incorrect". On a GPU, False trusts both.
+        Whether to check both kernels, and their outputs during the timing. An incorrect kernel, or
+        one that is caught not doing the timed work, ends the comparison: the verdict is
+        "incorrect". On a GPU, False skips these checks.
     careful
-        Time in six fresh processes, which takes about a minute. The default is one process, in
-        which memory is allocated anew four times (eight times, where the runs differ by much).
+        Time in six fresh processes, which takes about a minute. The default is one process that
+        allocates new memory for each of four runs, or of eight if the runs differ by much.
     threshold
-        A ratio is called the same if its whole interval is within 1 ± this.
+        The verdict is "same" if the whole interval of the ratio is within 1 ± threshold.
     limit_seconds
-        The time in seconds for the rounds of one mode. They end sooner once the interval is no
-        wider than the threshold; if six rounds take longer, they may take up to four times as long.
+        The time limit in seconds for the rounds of one mode. The rounds end earlier if the interval
+        is narrow enough: no wider than the threshold. With too few rounds for an interval they may
+        take up to four times as long.
     seed
-        The seed of the data and of the order in the rounds.
+        Seed of the data and of the order within the rounds.
 
     Returns
     -------
     AB
-        For one problem: verdict, ratio of B's time to A's, its 95% interval, times in ms.
+        For one problem: the verdict, the ratio of B's time to A's, its 95% interval, times in ms.
     ABs
         For a set of problems.
 
@@ -98,15 +102,21 @@ def ab(
     CatalogError, ProblemError
         There is no such kernel or problem, or an argument is invalid.
     BuildError, UnsupportedError, LaunchError
-        One of them does not build, does not support the problem, or does not run.
+        A kernel does not build, does not support the problem, or crashed or hung.
     ConvlabError
-        One kernel is simulated and the other runs on a GPU, or a file was edited meanwhile.
+        One kernel is simulated and the other runs on a GPU; or a file was edited during the
+        comparison.
 
     Examples
     --------
-    >>> before = convlab.load("03_smem_tile").pinned()     # then edit the file
-    >>> convlab.ab(before, "03_smem_tile", "wide")
-    >>> convlab.ab("03_smem_tile@TILE=8", "cudnn:fp32", "N=8,C=64,H=56,W=56,K=64,R=3,S=3,padding=1")
+    >>> result = convlab.ab("01_direct", "03_smem_tile", "wide")
+    >>> result.ok, result.verdict in ("faster", "fewer bytes")
+    (True, True)
+
+    Edit a kernel, then compare it with its old version:
+
+    >>> before = convlab.load("03_smem_tile").pinned()
+    >>> convlab.ab(before, "03_smem_tile", "wide").verdict      # doctest: +SKIP
     """
     modes = [mode] if isinstance(mode, str) else arguments.several(mode, "mode")
     for name in modes or [None]:
@@ -137,7 +147,7 @@ def ab(
 
 @dataclass(frozen=True)
 class _Settings:
-    """How two runnables are compared."""
+    """Hold the options of a comparison."""
 
     threshold: float
     modes: Sequence[str]
@@ -148,9 +158,9 @@ class _Settings:
 def _compared(
     sides: Sequence[Runnable], problem: Problem, settings: _Settings, notes: list[str]
 ) -> AB:
-    """Compare two runnables on one problem that fits."""
+    """Compare two runnables on one problem that the engine can run."""
     if tools := tools_put_back():
-        notes.append(f"restored before timing, because they had been replaced: {', '.join(tools)}")
+        notes.append(f"replaced functions were restored before the timing: {', '.join(tools)}")
     same = identity(sides[0]) == identity(sides[1])
     labels = _labels(sides, same, notes)
     sources = [kernel.source for kernel in sides]
@@ -161,7 +171,7 @@ def _compared(
     if gpu and settings.rounds.trusted:
         notes.append("not checked: check=False")
     else:
-        # On the simulator the check is the run whose counters are compared.
+        # On the simulator the counters come from the check's run.
         for kernel in sides[: 1 if same else 2]:
             judged.append(judge(kernel, problem, seed=settings.rounds.seed))
     for one, source in zip(judged, sources, strict=False):
@@ -169,7 +179,7 @@ def _compared(
     reports = [one.report for one in judged]
     kernels = [one.runnable for one in judged] or list(sides)
     caught = [one.caught for one in judged]
-    # Of two that are the same only A was judged.
+    # If A and B are the same, only A was judged.
     caught += [""] * (2 - len(caught))
     if same:
         kernels = [kernels[0], kernels[0]]
@@ -189,7 +199,7 @@ def _compared(
         raise ConvlabError(
             f"{labels[0]} or {labels[1]} was edited during the comparison: run it again"
         )
-    where = f"on {gpu}" if gpu else f"no GPU: counters of the simulator, torch {torch.__version__}"
+    where = f"on {gpu}" if gpu else f"no GPU: the simulator's counters, torch {torch.__version__}"
     notes.append(where)
     engines = {kernel.engine for kernel in kernels}
     return AB(
@@ -207,10 +217,10 @@ def _compared(
 
 
 def _labels(sides: Sequence[Runnable], same: bool, notes: list[str]) -> list[str]:
-    """Return the names of A and B, which differ; note where the runnables' own names do not."""
+    """Return different names for A and B; add a note if the runnables have the same name."""
     names = [kernel.name for kernel in sides]
     if same:
-        notes.append("A and B are the same: this shows the smallest difference that can be seen")
+        notes.append("A and B are the same kernel: this shows the smallest measurable difference")
     elif names[0] == names[1]:
         paths = [kernel.path or "(no file)" for kernel in sides]
         notes.append(f"A and B have the same name: A is {paths[0]}, B is {paths[1]}")
@@ -220,18 +230,18 @@ def _labels(sides: Sequence[Runnable], same: bool, notes: list[str]) -> list[str
 
 
 def _notes_on(judged: Judged, problem: Problem, source: str | None, counted: bool) -> list[str]:
-    """Return what a reader should know of a side that was checked, whose counters may be needed."""
+    """Return notes about a side that was checked; `counted` if its counters are compared."""
     name = judged.runnable.name
     report = judged.report
     notes = [*judged.notes]
     if report.problem != problem:
-        notes.append(f"{name} was checked on {report.problem}, because memory is short")
+        notes.append(f"{name} was checked on {report.problem}, as memory is short")
     libraries = re.findall(_LIBRARIES, uncommented(source or ""), re.IGNORECASE)
     if libraries:
         called = sorted({library.lower() for library in libraries})
         notes.append(f"{name} calls a library: {', '.join(called)}")
     if counted and report.ok and traffic_bytes(report.counters) is None:
-        notes.append(f"{name} has no counters: it ran without the simulator, or without tracing")
+        notes.append(f"{name} has no counters: it did not run on the simulator with tracing")
     return notes
 
 
@@ -243,12 +253,12 @@ def _measured(
     careful: bool,
     notes: list[str],
 ) -> list[Paired]:
-    """Time both, in the worker process if they can be sent there; or in one after the other."""
+    """Time both kernels in the worker process, or in fresh ones; here if they cannot be sent."""
     where = runner()
     if not where.accepts(*kernels):
-        notes.append("measured in this process: pickle cannot send the callable to another one")
+        notes.append("timed in this process: pickle cannot send the callable to the worker")
         return ab_timing.measure_pair(*kernels, problem, modes, options)
-    # There may be eight places instead of four, and each may take four times its time.
+    # There may be eight runs instead of four, and each may take four times its share of the time.
     time_limit = _SPARE_SECONDS + 9 * options.limit_seconds * len(modes)
     call = functools.partial(where.call, ab_timing.measure_pair, *kernels, problem, modes)
     if not careful:

@@ -1,4 +1,4 @@
-"""The result of comparing A and B: on one problem, and on a set of problems."""
+"""Present the comparison of A and B: on one problem (`AB`) or on a set of problems (`ABs`)."""
 
 import math
 from collections import Counter
@@ -27,29 +27,39 @@ _COUNTERS = (
     "shared_wavefronts",
     "barriers",
 )
-# A time below this share of the floor is noted: the ceilings behind the floor are no more precise.
+# A time below this share of the floor is reported. The floor itself is not more precise: it comes
+# from measured bandwidth and peak rates.
 BELOW = 0.98
 BELOW_WORDS = (
-    "below the floor: fewer products (Winograd), other units (fp32 on tensor cores), "
-    "y left in the L2, or work left out"
+    "below the theoretical minimum; possible causes: fewer products (Winograd), other units (fp32 on "
+    "tensor cores), y still in the L2, or work left out"
 )
 
 
 @dataclass(frozen=True, repr=False)
 class AB(Result):
-    """The result of comparing A and B; `verdict`, `ratio` and `interval` are about B.
+    """The result of comparing kernels A and B on one problem.
+
+    `verdict`, `ratio` and `interval` describe B in relation to A.
 
     Attributes
     ----------
-    a, b : the two names; "(A)" and "(B)" follow where the names are equal.
-    problem, engine, classes : what was run, where, and the precision classes of A and B.
-    threshold : how far from 1 a ratio may be and still be called the same.
-    modes : on a GPU, what each mode gave; the verdict is about the first one.
+    a, b : the two names; "(A)" and "(B)" follow if the names are equal.
+    problem, engine, classes : the problem, the engine, and the precision classes of A and B.
+    threshold : the verdict is "same" if the interval of the ratio is within 1 ± threshold.
+    modes : on a GPU, the result of each mode; `verdict` and `ratio` belong to the first one.
     reports : the checks of A and B; empty if they were not checked.
-    caught : what A and B did instead of the work, or empty texts; see ``convlab/honest/cheats.md``.
-    floors : the theoretical minimum in seconds in A's and B's class; NaN without a GPU.
-    notes : lines: device, clock, scaling, what could not be done.
+    caught : what A and B did that makes their times invalid, or empty texts; see
+        ``convlab/honest/cheats.md``.
+    floors : the theoretical minimum in seconds in A's and in B's class; NaN without a GPU.
+    notes : lines of text: the device, the clock, the scaling, what could not be done.
     made : date, machine, versions, sources and flags; see `save`.
+
+    Examples
+    --------
+    >>> result = convlab.ab("01_direct", "03_smem_tile", "wide")
+    >>> result.ratio < 1
+    True
     """
 
     a: str
@@ -67,19 +77,19 @@ class AB(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether neither is wrong, and neither was caught."""
+        """Whether both kernels are correct, and neither was caught."""
         return all(report.ok for report in self.reports) and not any(self.caught)
 
     @property
     def counted(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """A's and B's counters on the simulator; empty if one is wrong, or both were timed."""
+        """A's and B's counters on the simulator; empty if one is incorrect, or if they were timed."""
         if self.modes or not self.reports or not self.ok:
             return {}, {}
         return self.reports[0].counters or {}, self.reports[-1].counters or {}
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """The verdict of each mode, "counters" on the simulator; empty if one is wrong."""
+        """The verdict of each mode ("counters" on the simulator); empty if one is incorrect."""
         if self.modes:
             return {mode.mode: mode.ratio.verdict(self.threshold) for mode in self.modes}
         if math.isnan(self.ratio):
@@ -90,16 +100,17 @@ class AB(Result):
 
     @property
     def verdict(self) -> str:
-        """B against A in the first mode: "faster", "slower", "same", "undecided" or "incorrect".
+        """B in relation to A: "faster", "slower", "same", "undecided" or "incorrect".
 
-        On the simulator "fewer bytes", "more bytes" or "same bytes". These say nothing about speed.
+        It belongs to the first mode. On the simulator it is "fewer bytes", "more bytes" or "same
+        bytes": the memory traffic, which says nothing about speed.
         """
         without = "undecided" if self.ok else "incorrect"
         return next(iter(self.verdicts.values()), without)
 
     @property
     def ratio(self) -> float:
-        """B's time over A's in the first mode; on the simulator B's bytes over A's; or NaN."""
+        """B's time over A's in the first mode; on the simulator B's traffic over A's; or NaN."""
         if self.modes:
             return self.modes[0].ratio.value
         a, b = map(traffic_bytes, self.counted)
@@ -107,7 +118,7 @@ class AB(Result):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95% interval of `ratio`; None for counters, which are exact."""
+        """The 95% interval of `ratio`, (low, high); None for counters, which are exact."""
         if not self.modes:
             return None
         ratio = self.modes[0].ratio
@@ -115,11 +126,11 @@ class AB(Result):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row for each mode, times in ms; on the simulator one row for each counter."""
+        """A row for each mode, times in ms; on the simulator a row for each counter."""
         return self._times() if self.modes else self._counters()
 
     def _counters(self) -> pd.DataFrame:
-        """Return a row for each counter that is not 0 on both sides."""
+        """Return a row for each counter that is not 0 for both."""
         columns = {
             side: {"traffic_bytes": traffic_bytes(counters), **counters}
             for side, counters in zip("ab", self.counted, strict=True)
@@ -160,7 +171,7 @@ class AB(Result):
 
     @property
     def samples(self) -> pd.DataFrame:
-        """One row for each round that counts: mode, round, a_ms, b_ms, ratio."""
+        """A row for each round that was kept: mode, round, a_ms, b_ms, ratio."""
         rows = [
             (mode.mode, i, 1e3 * a, 1e3 * b, b / a)
             for mode in self.modes
@@ -170,20 +181,20 @@ class AB(Result):
 
     @property
     def costs(self) -> list[dict[str, Any]]:
-        """The rows that ``convlab history`` shows."""
+        """The rows for ``convlab history``."""
         rows = []
         sources = self.made.get("kernels", ({}, {}))
         sides = zip("ab", (self.a, self.b), sources, self.counted, strict=True)
         for side, name, source, counters in sides:
             for mode, times in self.samples.groupby("mode", sort=False)[f"{side}_ms"]:
                 rows.append(saved_cost(name, self.problem, times.median(), source, mode, times))
-            if moved := traffic_bytes(counters):
-                rows.append(saved_cost(name, self.problem, moved / 1e6, source))
+            if traffic := traffic_bytes(counters):
+                rows.append(saved_cost(name, self.problem, traffic / 1e6, source))
         return rows
 
     @property
     def sentence(self) -> str:
-        """What B is against A, in each mode."""
+        """The answer in one line, for each mode."""
         if not self.ok:
             answer = self._invalid()
         elif self.modes:
@@ -193,39 +204,43 @@ class AB(Result):
         return f"{self.problem.label}: {answer}"
 
     def _invalid(self) -> str:
-        """Return which side is wrong, or was caught."""
+        """Return which side is incorrect, or was caught."""
         sides = "AB"
         if len(self.reports) == 1:
             sides = ["A and B, which are the same,"]
-        # Without reports the two were not checked, and one was caught.
-        wrong = [s for s, report in zip(sides, self.reports, strict=False) if not report.ok]
-        if wrong:
-            return f"{' and '.join(wrong)} INCORRECT; nothing was compared"
+        # There are no reports if the kernels were not checked. Then one was caught.
+        incorrect = [s for s, report in zip(sides, self.reports, strict=False) if not report.ok]
+        if incorrect:
+            return f"{' and '.join(incorrect)} INCORRECT; nothing was compared"
         caught = [side for side, text in zip("AB", self.caught, strict=True) if text]
         return f"{' and '.join(caught)} CAUGHT; nothing was compared"
 
     def _counted(self) -> str:
-        """Return how much B moves against A, on the simulator."""
+        """Return how B's memory traffic compares with A's, on the simulator."""
         if not self.verdicts:
-            return "nothing to compare"
-        moved = self.verdict.replace("same", "as many")
-        return f"B moves {moved} (simulated; says nothing about speed)"
+            return "nothing to compare, because no traffic was counted"
+        traffic = {
+            "fewer bytes": "B moves fewer bytes than A",
+            "more bytes": "B moves more bytes than A",
+            "same bytes": "B moves as many bytes as A",
+        }
+        return f"{traffic[self.verdict]} (simulated; says nothing about speed)"
 
     def _timed(self) -> str:
-        """Return what B is against A in each mode, and who is below the floor."""
+        """Return the verdict of each mode, and which side is below the theoretical minimum."""
         answers = []
         below = []
         for row in self.frame.itertuples():
             if row.verdict == "same":
-                text = f"the same within {100 * self.threshold:g}%"
+                text = f"A and B are the same within {100 * self.threshold:g}%"
             elif row.verdict == "undecided":
-                text = "undecided"
+                text = "undecided, the interval is too wide"
             else:
                 change = 100 * (row.ratio - 1)
                 more = "more" if change > 0 else "less"
                 text = f"B is {row.verdict}, {abs(change):.2g}% {more} time"
             answers.append(f"{text} ({row.mode})")
-            # The floor counts x, w and bias as read from memory, which they are in this mode.
+            # The floor assumes that x, w and bias come from memory: so they do in this mode only.
             if row.mode == "cold":
                 sides = {"A": row.a_x_floor, "B": row.b_x_floor}
                 below = [f"{side} is {BELOW_WORDS}" for side, x in sides.items() if x < BELOW]
@@ -233,15 +248,15 @@ class AB(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        """The names; a line for each counter, or a paragraph for each mode; wrong reports."""
+        """The names; a line for each counter, or a paragraph for each mode; failing reports."""
         lines = [f"  A  {self.a} ({self.classes[0]})", f"  B  {self.b} ({self.classes[1]})"]
         if any(self.caught):
             for side, text in zip("AB", self.caught, strict=True):
                 lines.append(f"  {side} caught: {text or 'no'}")
         lines += self._time_lines() if self.modes else self._counter_lines()
-        # Where A and B are the same, so are their reports.
-        wrong = [str(report) for report in self.reports if not report.ok]
-        return [*lines, *dict.fromkeys(wrong)]
+        # If A and B are the same kernel, their reports are equal.
+        failing = [str(report) for report in self.reports if not report.ok]
+        return [*lines, *dict.fromkeys(failing)]
 
     def _counter_lines(self) -> list[str]:
         """Return a line for each counter."""
@@ -255,7 +270,7 @@ class AB(Result):
         """Return a paragraph for each mode: the ratio, the times, the method, the clock, notes."""
         lines = []
         for row, mode in zip(self.frame.itertuples(), self.modes, strict=True):
-            left_out = f", {row.discarded} left out" if row.discarded else ""
+            left_out = f", {row.discarded} rounds left out" if row.discarded else ""
             clock = "SM clock unknown"
             if mode.mhz:
                 clock = "SM clock {} MHz ({} to {})".format(*mode.mhz)
@@ -279,9 +294,9 @@ class AB(Result):
 
     @property
     def about(self) -> dict[str, Any]:
-        """All of it, except the single rounds."""
+        """The whole result for JSON, without the single rounds."""
         rows = self.frame.to_dict("records")
-        # The rows of counters have no modes.
+        # Rows of counters do not belong to a mode.
         for row, mode in zip(rows, self.modes, strict=False):
             row["notes"] = mode.notes
             row["runs"] = mode.runs
@@ -303,27 +318,37 @@ class AB(Result):
 
     @property
     def color(self) -> str:
+        """The colour of the mark next to the result in a notebook."""
         colors = {"faster": GOOD, "slower": "#E69F00", "incorrect": BAD}
         return colors.get(self.verdict, "#777777")
 
     def figure(self) -> Chart:
-        title = f"B = {self.b} against A = {self.a}, {self.problem.label}"
+        """Draw the ratio with its interval, and the ratio of each round."""
+        title = f"B = {self.b}, A = {self.a}, on {self.problem.label}"
         return charts.ab_chart(self.frame, self.samples, self.threshold, title, self.notes)
 
 
 @dataclass(frozen=True, repr=False)
 class ABs(Several):
-    """The results of comparing A and B on a set of problems."""
+    """The result of comparing kernels A and B on a set of problems.
+
+    `len`, an index and a loop give the `AB` of each problem.
+
+    Examples
+    --------
+    >>> results = convlab.ab("01_direct", "03_smem_tile", ["wide", "square"])    # doctest: +SKIP
+    >>> [result.verdict for result in results]                                   # doctest: +SKIP
+    """
 
     results: tuple[AB, ...]
 
     @property
     def sentence(self) -> str:
-        """How often each verdict was given."""
+        """The number of problems with each verdict."""
         counts = Counter(result.verdict for result in self.results)
         verdicts = ", ".join(f"{verdict} on {count}" for verdict, count in counts.most_common())
         first = self.results[0]
-        return f"B = {first.b} against A = {first.a}, {len(self)} problems: {verdicts}"
+        return f"B = {first.b}, A = {first.a}, on {len(self)} problems: {verdicts}"
 
     def figure(self) -> Chart:
         """Draw each problem's ratio with its interval."""

@@ -1,17 +1,21 @@
-"""Time two runnables side by side on a GPU until the ratio of their times is known.
+"""Time two runnables in turns on a GPU until the ratio of their times is known.
 
-Two modes. **cold**: twice the L2 is written before each launch, so that all of x, w and bias come
-from memory, as when other layers ran in between. **hot**: launches back to back with no flush,
-over as many sets of x, w, bias and y (four at most) as fit the L2 together: the data may be in the
-L2, but no launch meets the lines that the one before has just written. For a problem larger than
-the L2 the modes differ by what the launch before left of it.
+There are two modes.
 
-Both sides read the same x, w and bias, since the address of a buffer can be worth a percent by
-itself. Each side writes its own y, workspace and prepared filter. Where memory does not hold both
-sides' buffers, each side allocates for its turn only, and a note says so.
+- **cold**: before each launch, zeros are written to twice the size of the L2. So x, w and bias come
+  from memory, as if other layers had run in between.
+- **hot**: launches run back to back without a flush. They cycle through up to four sets of x, w, bias
+  and y, as many as fit the L2 together. So the data may be in the L2, but with several sets no launch
+  reads lines that the launch before it has just written.
 
-Addresses differ from run to run, which is worth some tenths of a percent. So all buffers are
-allocated anew a few times ("places"), and the interval is that of all these runs (`ratio.pooled`).
+For a problem larger than the L2, a hot launch finds in the L2 only what the launch before it left.
+
+Both sides read the same x, w and bias, because the address of a buffer alone can change a time by a
+percent. Each side writes its own y, workspace and prepared filter. If memory cannot hold the buffers
+of both sides, each side allocates its own for its turn only, and a note says so.
+
+Addresses differ from run to run, which changes times by some tenths of a percent. So the buffers are
+allocated anew several times ("places"), and the interval covers all these runs (`ratio.pooled`).
 """
 
 from __future__ import annotations
@@ -40,9 +44,9 @@ from .observer import Caught, Observer, observe
 from .ratio import Ratio, estimate, pooled, settled
 from .stopwatch import Single, Turn, batch, flush_buffer, lone_seconds, nothing, rounds
 
-# Shorter kernels are put in a graph with their flushes.
+# Shorter kernels are timed in a CUDA graph, together with their flushes.
 _COLD_GRAPH_SECONDS = 100e-6
-# The number of launches of such a graph.
+# The number of launches in such a graph.
 _COLD_BATCH = 16
 _HOT_GRAPH_SECONDS = 1e-3
 _HOT_BATCH_SECONDS = 3e-3
@@ -50,33 +54,33 @@ _MOST_LAUNCHES = 1000
 _MOST_SETS = 4
 _TURN_SECONDS = 0.005
 _STOPPED = "stopped after"
-# The most bytes that are allocated to move what is allocated next.
+# At most so many bytes are allocated to change the addresses of later allocations.
 _BALLAST = 64 << 20
 # The distance between the seeds of two places.
 _SEEDS = 1000
-# The error that all ratios of one process share, wherever its memory is. 79 intervals of
-# tests.instruments.calibrate_ab showed it on an H200: without it 66 of them held the planted ratio.
+# An error that all runs of one process share, at any address: relative, and in seconds. It was
+# measured on an H200 by tests.instruments.calibrate_ab: without it only 66 of 79 intervals contained
+# the planted ratio.
 _SHARED = 0.001
 _SHARED_SECONDS = 30e-9
-_NO_ROOM = ("memory does not hold both A and B: each was prepared anew for its turn",)
-# An interval needs so many rounds. They may take up to four times the time limit.
+_NO_ROOM = ("memory is too small for both A and B: each allocates its buffers for its own turn",)
+# An interval needs at least so many rounds. They may take up to four times the time limit.
 _FEWEST_ROUNDS = 6
 
 
 @dataclass(frozen=True)
 class RoundOptions:
-    """How the rounds of one mode are run, and when they end.
+    """Hold the options of the rounds of one mode, and when they end.
 
     Attributes
     ----------
     target : the rounds end when half the width of the ratio's interval is at most this.
-    limit_seconds : they end after this time; up to four times as late where there are too few
-        rounds for an interval.
-    seed : of the data, and of the order within the rounds.
-    warm_seconds : rounds that do not count, while the clock rises.
-    least_seconds : the least time of the rounds, so that they see a clock that changes in steps.
-    trusted : whether the outputs computed while timing are not judged.
-    places : how often memory is allocated anew and each mode is timed again.
+    limit_seconds : the time limit; with too few rounds for an interval it is four times as long.
+    seed : seed of the data, and of the order within the rounds.
+    warm_seconds : rounds during this time do not count, because the clock still rises.
+    least_seconds : the rounds take at least this time, because the clock changes in steps.
+    trusted : whether the outputs of timed launches are not checked.
+    places : how often each mode is timed with newly allocated memory.
     """
 
     target: float
@@ -88,7 +92,7 @@ class RoundOptions:
     places: int = 1
 
     def part(self, place: int) -> RoundOptions:
-        """Return the options of one of the places: its share of the time, its own seed."""
+        """Return the options of one place: a share of the time, a wider target, another seed."""
         share = 1 / self.places
         root = math.sqrt(self.places)
         return replace(
@@ -102,19 +106,19 @@ class RoundOptions:
 
 @dataclass(frozen=True)
 class Paired:
-    """What the rounds of two runnables A and B gave, in one mode.
+    """Hold the result of the rounds of A and B in one mode.
 
     Attributes
     ----------
     mode : "cold" or "hot".
     ratio : B's time over A's.
-    a_seconds, b_seconds : the time of a launch in each round that counts.
+    a_seconds, b_seconds : the time of one launch in seconds, for each round that was kept.
     discarded : the number of rounds left out: the GPU lowered its clock, or noise hid the kernel.
-    method : in words, what was timed.
-    mhz : the SM clock's median, lowest and highest value; None if not known.
-    notes : lines: the time limit, the clock, what could not be done.
+    method : how the launches were timed, as text.
+    mhz : median, lowest and highest SM clock in MHz; None if not known.
+    notes : lines of text: the time limit, the clock, what could not be done.
     runs : the ratio of each place in memory, or of each process, if there are several.
-    caught : what A or B did instead of the work, which ended the rounds; or empty texts.
+    caught : why A's or B's times are invalid, which ended the rounds; or empty texts.
     """
 
     mode: str
@@ -130,7 +134,7 @@ class Paired:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """A's and B's medians; NaN without a round."""
+        """A's and B's median times of a launch; NaN without a round."""
         a = statistics.median(self.a_seconds or [math.nan])
         b = statistics.median(self.b_seconds or [math.nan])
         return a, b
@@ -138,7 +142,7 @@ class Paired:
 
 @dataclass
 class Plan:
-    """What takes turns: A, B, and perhaps the flushes of each, whose times are subtracted."""
+    """Hold the turns of a round: A, B, and perhaps the flushes of each, which are subtracted."""
 
     turns: Sequence[Turn]
     method: str
@@ -151,9 +155,9 @@ class Plan:
 def measure_pair(
     a: Runnable, b: Runnable, problem: Problem, modes: Sequence[str], options: RoundOptions
 ) -> list[Paired]:
-    """Time two runnables of one GPU on a problem, in each mode.
+    """Time two runnables of one GPU on a problem, and return the result of each mode.
 
-    If one is caught at something else than the work, the modes end with that one.
+    If one is caught, the result of that mode is the last.
     """
     results = []
     reference.make_room(problem, a.device)
@@ -177,36 +181,36 @@ def _run_in_places(
     options: RoundOptions,
     clock: Clock,
 ) -> list[Paired]:
-    """Time one mode in each place in memory; in twice as many, if the places differ by much."""
+    """Time one mode in each place in memory; in up to twice as many if the places differ by much."""
     prepare = {"cold": _cold, "hot": _hot}[mode]
     runs: list[Paired] = []
     for place in range(2 * options.places):
         if place >= options.places and _is_narrow(runs, options):
             break
         part = options.part(place)
-        # The ballast takes memory while the plan's buffers are allocated, which moves them.
+        # The ballast occupies memory during the next allocations, so that they get other addresses.
         ballast = _ballast(kernels[0].device, part.seed) if place else None
         plan = prepare(kernels, problem, part, clock)
         del ballast
         runs.append(in_rounds(mode, plan, part, clock))
-        # The memory goes back: others need it too, and the next place gets other pages.
+        # Free the memory for other processes, and for other pages in the next place.
         del plan
         torch.cuda.empty_cache()
     return runs
 
 
 def _is_narrow(runs: Sequence[Paired], options: RoundOptions) -> bool:
-    """Return whether the places so far are enough."""
+    """Return whether the interval of the places so far is narrow enough."""
     return options.places == 1 or merged(runs, options.target).ratio.half_width <= options.target
 
 
 def _ballast(device: torch.device, seed: int) -> torch.Tensor:
-    """Allocate some memory, so that what is allocated next gets other addresses."""
+    """Allocate a random amount of memory, so that later allocations get other addresses."""
     return torch.empty(random.Random(seed).randrange(_BALLAST), dtype=torch.uint8, device=device)
 
 
 def merged(runs: Sequence[Paired], target: float, fresh: bool = False) -> Paired:
-    """Return several runs of one mode as one; `fresh` if each had a process of its own."""
+    """Combine several runs of one mode; `fresh` if each ran in its own process."""
     first = runs[0]
     if len(runs) == 1:
         return first
@@ -215,7 +219,7 @@ def merged(runs: Sequence[Paired], target: float, fresh: bool = False) -> Paired
         difference = "each in a fresh process"
         shared_error = 0.0
     else:
-        difference = "memory placed anew"
+        difference = "each with newly allocated memory"
         times = [min(run.seconds) for run in runs if run.a_seconds]
         shared_error = _SHARED + _SHARED_SECONDS / min(times, default=math.inf)
     ratio = pooled(ratios, shared_error)
@@ -223,7 +227,7 @@ def merged(runs: Sequence[Paired], target: float, fresh: bool = False) -> Paired
     if ratio.half_width > target:
         values = [each.value for each in ratios]
         spread = 100 * (max(values) / min(values) - 1)
-        notes.append(f"the interval is wider than asked for: the runs differ by {spread:.2g}%")
+        notes.append(f"the interval is wider than the target: the runs differ by {spread:.2g}%")
     return replace(
         first,
         ratio=ratio,
@@ -238,7 +242,7 @@ def merged(runs: Sequence[Paired], target: float, fresh: bool = False) -> Paired
 
 
 def _merged_clock(runs: Sequence[Paired]) -> tuple[int, int, int] | None:
-    """Return the median, lowest and highest clock of several runs, or None."""
+    """Return the median, lowest and highest clock of several runs in MHz, or None."""
     clocks = [run.mhz for run in runs if run.mhz]
     if not clocks:
         return None
@@ -250,7 +254,7 @@ def _merged_clock(runs: Sequence[Paired]) -> tuple[int, int, int] | None:
 
 
 class _Round(NamedTuple):
-    """One round that counts: the seconds of a launch of A and of B, and the log of their ratio."""
+    """Hold one round: the seconds of a launch of A and of B, and the log of their ratio."""
 
     a: float
     b: float
@@ -259,19 +263,25 @@ class _Round(NamedTuple):
 
 @dataclass
 class _Tally:
-    """The rounds of one mode so far."""
+    """Collect the rounds of one mode.
+
+    Attributes
+    ----------
+    everything : all rounds.
+    clean : the rounds in which the GPU did not lower its clock.
+    mhz : the SM clock, as it was read.
+    throttles : the reasons for a lowered clock, with the number of rounds of each.
+    lost : the number of rounds in which a flush alone took longer than flush and kernel.
+    """
 
     everything: list[_Round] = field(default_factory=list)
-    # The rounds in which nothing lowered the clock.
     clean: list[_Round] = field(default_factory=list)
     mhz: list[int] = field(default_factory=list)
-    # The reasons why the clock was lowered, with the number of rounds of each.
     throttles: Counter[str] = field(default_factory=Counter)
-    # The rounds in which a flush took longer than flush and kernel.
     lost: int = 0
 
     def add(self, samples: Sequence[Sequence[float]], readings: Sequence[Reading]) -> None:
-        """Add the samples of one round: of A, of B, and perhaps of the flushes of each."""
+        """Add the samples of one round: those of A, of B, and perhaps of the flushes of each."""
         self.mhz += [reading.mhz for reading in readings]
         reasons = {reason for reading in readings for reason in reading.throttles}
         self.throttles.update(reasons)
@@ -289,16 +299,16 @@ class _Tally:
 
     @property
     def mostly_clean(self) -> bool:
-        """Whether the clean rounds are at least half of all, so that only they count."""
+        """Whether at least half of the rounds are clean; then only these are kept."""
         return 2 * len(self.clean) >= len(self.everything)
 
     @property
     def kept(self) -> list[_Round]:
-        """The rounds that count."""
+        """The rounds that are kept."""
         return self.clean if self.mostly_clean else self.everything
 
     def is_over(self, elapsed: float, options: RoundOptions) -> bool:
-        """Return whether the ratio is known well enough, or the time limit has passed."""
+        """Return whether the ratio is known precisely enough, or the time limit has passed."""
         logs = [each.log for each in self.kept]
         few = len(logs) < 2 or len(logs) * options.places < _FEWEST_ROUNDS
         limit = options.limit_seconds * (4 if few else 1)
@@ -307,23 +317,23 @@ class _Tally:
         return elapsed >= options.least_seconds and settled(logs, options.target)
 
     def notes(self) -> list[str]:
-        """Return lines on the rounds that were left out."""
+        """Return notes on the rounds that were left out."""
         lines = []
         if self.throttles:
             counts = [f"{reason} ({count} rounds)" for reason, count in self.throttles.items()]
-            rounds_left = "in most rounds, so all are kept"
+            consequence = "in most rounds, so all are kept"
             if self.mostly_clean:
-                rounds_left = "those rounds are left out"
-            lines.append(f"the GPU lowered its clock: {', '.join(counts)}; {rounds_left}")
+                consequence = "those rounds are left out"
+            lines.append(f"the GPU lowered its clock: {', '.join(counts)}; {consequence}")
         if self.lost:
             lines.append(
-                f"{self.lost} rounds left out: the flush's noise was larger than the kernel's time"
+                f"{self.lost} rounds left out: the noise of the flush is larger than the kernel's time"
             )
         return lines
 
 
 def in_rounds(mode: str, plan: Plan, options: RoundOptions, clock: Clock | None = None) -> Paired:
-    """Let the plan's turns take rounds until the ratio is settled or the time limit has passed."""
+    """Run rounds of the plan's turns until the ratio is known, or until the time limit."""
     tally = _Tally()
     begun = time.perf_counter()
     started = 0.0
@@ -343,10 +353,10 @@ def in_rounds(mode: str, plan: Plan, options: RoundOptions, clock: Clock | None 
     ratio = estimate([each.log for each in kept])
     notes = list(plan.notes)
     if ratio.half_width > options.target:
-        notes.append(f"{_STOPPED} {elapsed:.1f} s, before the interval was narrow enough")
+        notes.append(f"{_STOPPED} {elapsed:.1f} s: the interval is wider than the target")
     notes += tally.notes()
     if clock is not None and clock.missing:
-        notes.append(f"whether the GPU lowered its clock is not known: {clock.missing}")
+        notes.append(f"it is not known whether the GPU lowered its clock: {clock.missing}")
     return Paired(
         mode,
         ratio,
@@ -362,13 +372,13 @@ def in_rounds(mode: str, plan: Plan, options: RoundOptions, clock: Clock | None 
 def centre(samples: Sequence[float]) -> float:
     """Return the mean of the samples within 10% and 1 µs of their median.
 
-    An outlier does not move it. Nor does it stick to the steps of a coarse timer, as a median or a
-    mean of the middle samples does: how many samples are on which side of a step still counts.
+    An outlier does not change it. A timer with coarse steps changes it less than a median: the mean
+    depends on how many samples are on each side of a step.
     """
     middle = statistics.median(samples)
     room = 0.1 * middle + 1e-6
     near = [sample for sample in samples if abs(sample - middle) <= room]
-    # None is near where half of the samples are far above the others.
+    # No sample is near the median if half of the samples are far above the others.
     return statistics.fmean(near) if near else middle
 
 
@@ -378,7 +388,7 @@ def centre(samples: Sequence[float]) -> float:
 def _cold(
     kernels: Sequence[Runnable], problem: Problem, options: RoundOptions, clock: Clock
 ) -> Plan:
-    """Return turns with the L2 flushed before each launch; short launches are put in graphs."""
+    """Return turns that flush the L2 before each launch; short launches run in CUDA graphs."""
     flush = flush_buffer(kernels[0].device)
     launches = _launches(kernels, problem, options.seed)
     plan = _one_by_one(kernels, problem, options, clock, flush, launches)
@@ -388,17 +398,17 @@ def _cold(
     observers = [observe(launch, _COLD_BATCH, options.trusted) for (launch,) in launches]
     try:
         turns = [_cold_graph(observer, flush, clock, True) for observer in observers]
-        # The flushes alone, with what the observer does: their time is subtracted.
+        # The flushes and the observer's work without the launches: their time is subtracted.
         turns += [_cold_graph(observer, flush, clock, False) for observer in observers]
     except (RuntimeError, LaunchError) as error:
         plan.notes = (_not_captured(error, kernels[0].device),)
         return plan
-    method = f"CUDA graphs of {_COLD_BATCH} flushes and launches, less the time of the flushes"
+    method = f"CUDA graphs of {_COLD_BATCH} flushes and launches, minus the time of the flushes"
     return Plan(turns, method)
 
 
 def _cold_graph(observer: Observer, flush: torch.Tensor, clock: Clock, with_launches: bool) -> Turn:
-    """Return turns of one graph: flushes, each with a launch behind it or without one."""
+    """Return turns of one graph: flushes, each followed by a launch if `with_launches`."""
     launch = observer.launch
     steps: list[Callable[[], object]] = []
     for row in range(_COLD_BATCH):
@@ -421,7 +431,7 @@ def _one_by_one(
     flush: torch.Tensor,
     launches: list[list[Launch]] | None,
 ) -> Plan:
-    """Return turns of single launches; without `launches` each side is prepared for its turn."""
+    """Return turns of single launches; without `launches` each side allocates for its turn."""
     if launches:
         kept = [launch for (launch,) in launches]
         data = [launch.inputs for launch in kept]
@@ -442,7 +452,7 @@ def _one_by_one(
         )
         for kernel, tensors, launch in zip(kernels, data, kept, strict=True)
     ]
-    method = "single launches between events, the L2 flushed before each"
+    method = "single launches between CUDA events, the L2 flushed before each"
     return Plan(singles, method, notes=() if launches else _NO_ROOM)
 
 
@@ -452,7 +462,7 @@ def _one_by_one(
 def _hot(
     kernels: Sequence[Runnable], problem: Problem, options: RoundOptions, clock: Clock
 ) -> Plan:
-    """Return turns of launches back to back, without a flush; short launches are put in graphs."""
+    """Return turns of launches back to back, without flushes; short launches run in CUDA graphs."""
     device = kernels[0].device
     gpu = describe(device)
     l2 = gpu.l2_bytes if gpu else 0
@@ -461,17 +471,18 @@ def _hot(
     if launches is None:
         no_flush = torch.empty(0, device=device)
         plan = _one_by_one(kernels, problem, options, clock, no_flush, None)
-        return replace(plan, method="single launches, no flush, each side prepared for its turn")
+        return replace(plan, method="single launches, no flush, each side allocates for its turn")
     observers = [[observe(launch, 2, options.trusted) for launch in side] for side in launches]
     alone = [_on_known_and_on_new_data(side[0]) for side in observers]
-    # The launches that are timed together are a multiple of the sets.
+    # The number of launches that are timed together is a multiple of the number of sets.
     counts = []
     for seconds in alone:
         wanted = min(_MOST_LAUNCHES, _HOT_BATCH_SECONDS / max(seconds, 1e-6))
         counts.append(sets * max(1, round(wanted / sets)))
     sides = list(zip(observers, counts, strict=True))
-    place = f"{sets} set{'s' * (sets > 1)} of buffers, {sets * problem.min_bytes / 1e6:,.1f} MB"
-    place += f" {'in' if problem.min_bytes <= l2 else 'and'} an L2 of {l2 / 1e6:,.1f} MB"
+    buffers = f"{sets} set{'s' * (sets > 1)} of buffers, {sets * problem.min_bytes / 1e6:,.1f} MB"
+    relation = "in" if problem.min_bytes <= l2 else "larger than"
+    place = f"{buffers}, {relation} the L2 of {l2 / 1e6:,.1f} MB"
     if max(alone) >= _HOT_GRAPH_SECONDS:
         turns = [_hot_batch(side, count, clock, False) for side, count in sides]
         return Plan(turns, f"launches back to back, no flush; {place}")
@@ -482,14 +493,14 @@ def _hot(
     except (RuntimeError, LaunchError) as error:
         note = _not_captured(error, device)
         turns = [_hot_batch(side, count, clock, False) for side, count in sides]
-        method = f"{launched} launches in a row, each from the host; {place}"
+        method = f"{launched} launches back to back, each from the host; {place}"
         return Plan(turns, method, notes=(note,))
 
 
 def _hot_batch(observers: list[Observer], count: int, clock: Clock, graph: bool) -> Turn:
     """Return turns of launches that cycle through the sets of buffers.
 
-    All sets get new data before them, and one set gets new data again at a random place.
+    All sets get new data before a turn. One set gets new data again at a random time within it.
     """
     work: list[Callable[[], object]] = [observer.launch for observer in observers]
     work *= count // len(observers)
@@ -513,9 +524,9 @@ def _hot_batch(observers: list[Observer], count: int, clock: Clock, graph: bool)
 
 
 def _on_known_and_on_new_data(observer: Observer) -> float:
-    """Return the seconds of a launch by itself, on data that stays the same.
+    """Return the seconds of a single launch on unchanged data.
 
-    Raises Caught where a launch takes far longer on changing data.
+    Raises Caught if a launch takes far longer on new data.
     """
     launch = observer.launch
     kernel = launch.runnable
@@ -525,7 +536,7 @@ def _on_known_and_on_new_data(observer: Observer) -> float:
     if not observer.trusted and same_data < 0.5 * new_data - 20e-6:
         raise Caught(
             kernel,
-            f"a launch takes {1e6 * new_data:.0f} µs on new data and {1e6 * same_data:.0f} µs on "
+            f"a launch takes {1e6 * new_data:.0f} µs on new data, but {1e6 * same_data:.0f} µs on "
             "data that it had before: it remembers results",
         )
     return same_data
@@ -537,7 +548,7 @@ def _on_known_and_on_new_data(observer: Observer) -> float:
 def _launches(
     kernels: Sequence[Runnable], problem: Problem, seed: int, sets: int = 1
 ) -> list[list[Launch]] | None:
-    """Return each kernel's launches, one for each set of buffers; None if memory is too small.
+    """Return the launches of each kernel, one for each set of buffers; None if memory is too small.
 
     Each launch has run once.
     """
@@ -551,7 +562,7 @@ def _launches(
     except (LaunchError, torch.OutOfMemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        # The traceback holds on to the list, and so to the memory.
+        # The traceback refers to this list, so empty it to free the memory.
         launches.clear()
         torch.cuda.empty_cache()
         return None
@@ -559,7 +570,7 @@ def _launches(
 
 
 def _not_captured(error: Exception, device: torch.device) -> str:
-    """Return the note that launches could not be captured in a CUDA graph."""
+    """Return a note that launches could not be captured in a CUDA graph, with the reason."""
     torch.cuda.synchronize(device)
     first = str(error).strip().split("\n")[0]
-    return f"no CUDA graph could be made, so the times include launch overhead: {first}"
+    return f"no CUDA graph could be captured, so times include the launch overhead: {first}"

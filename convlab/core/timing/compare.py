@@ -154,8 +154,7 @@ class Contestant:
         if judged.caught:
             self.caught(judged.caught)
         elif not self.correct:
-            first = self.report.failures[0].removesuffix(", the first of them:")
-            self.note = f"incorrect: {first}"
+            self.note = f"incorrect: {self.report.first_failure}"
             self.failure = str(self.report)
 
     def timed(self, timing: Timing) -> None:

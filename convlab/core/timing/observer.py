@@ -1,8 +1,8 @@
-"""Observe a kernel while it is timed: the seam between the stopwatch and the room ``honest``.
+"""Observe the timed launches: the seam between the stopwatch and the room ``honest``.
 
-The stopwatch calls an observer before and after each launch. The room's observer changes some of
-the data before a launch and keeps some of the outputs after it. So it catches code that does
-something else than the work. Without the room nobody observes.
+The stopwatch calls an observer before and after each launch. The room's observer changes some of the
+data before a launch, and copies some of the outputs after it. So it catches code that does not do
+the timed work. Without the room, launches are not observed.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ..problem.problem import Problem
 
 
 class Caught(Exception):
-    """A kernel did not do the work that was timed; the text says how that is known."""
+    """A kernel or callable was caught: its time or result is not valid. The text says why."""
 
     def __init__(self, runnable: Runnable, text: str) -> None:
         super().__init__(text)
@@ -22,33 +22,36 @@ class Caught(Exception):
 
 
 class Observer(Protocol):
-    """Observe the launches of one runnable, row by row; a row is one set of values.
+    """Observe the launches of one runnable; a row is one set of values for its inputs.
 
-    `before` and `after` put work on the current stream, which a CUDA graph can capture. Where
-    `trusted` is true, the launch's outputs are not judged.
+    `before` and `after` put work on the current stream, and a CUDA graph can capture it. If
+    `trusted` is true, outputs are not checked.
     """
 
     launch: Launch
     trusted: bool
 
     def renew(self, again: int = 0) -> None:
-        """Draw new values for all rows; forget the outputs that were kept."""
+        """Draw new values for all rows, and discard the copied outputs.
+
+        x as a whole is drawn again too, unless `again` is not 0.
+        """
 
     def before(self, row: int) -> None:
-        """Change data before a launch, untimed."""
+        """Change some inputs before a launch. This is not timed."""
 
     def after(self, row: int) -> None:
-        """Keep outputs of a launch, untimed."""
+        """Copy some outputs after a launch. This is not timed."""
 
     def finish(self, row: int) -> None:
-        """Judge what a row's launch computed. Raises Caught."""
+        """Check the copied outputs of a row. Raises Caught."""
 
     def finish_any(self, rows: int) -> None:
-        """Judge one of so many rows, chosen at random. Raises Caught."""
+        """Check one of the first `rows` rows, chosen at random. Raises Caught."""
 
 
 class Nobody:
-    """Observe nothing."""
+    """Observe no launches: the core without the room ``honest``."""
 
     trusted = True
 
@@ -72,7 +75,7 @@ class Nobody:
 
 
 def observe(launch: Launch, rows: int, trusted: bool) -> Observer:
-    """Return the observer of a launch that is timed with `rows` sets of values."""
+    """Return an observer for a launch that is timed with `rows` sets of values."""
     provided = rooms.provided("observer", "timing")
     if provided is None:
         return Nobody(launch)
@@ -80,17 +83,20 @@ def observe(launch: Launch, rows: int, trusted: bool) -> Observer:
 
 
 class Audit(Protocol):
-    """Observe a Python callable from before its check until after it."""
+    """Watch a Python callable from before its check until after it."""
 
     def finish(self, runnable: Runnable, problem: Problem, correct: bool) -> Sequence[str]:
-        """Return what a reader should know of the callable, in its class. Raises Caught."""
+        """Return notes about the callable. Raises Caught.
+
+        `correct` is whether it passed the check in the class of `runnable`.
+        """
 
 
 class NoAudit:
-    """Observe nothing."""
+    """Watch nothing: the core without the room ``honest``."""
 
     def finish(self, runnable: Runnable, problem: Problem, correct: bool) -> Sequence[str]:
-        """Return nothing."""
+        """Return no notes."""
         return ()
 
 
@@ -100,15 +106,15 @@ def audit(runnable: Runnable) -> Audit:
     return NoAudit() if provided is None else provided(runnable)
 
 
-# When this module is imported, the room remembers the clock, the events and the comparisons: before
-# any code of a user's is timed.
+# This import makes the room store the original clock, events and comparisons, before it times any
+# code of a user.
 _put_back: Any = rooms.provided("observer", "tools")
 
 
 def tools_put_back() -> list[str]:
-    """Put back the measuring tools that were replaced; return their names.
+    """Restore the functions for measuring that were replaced, and return their names.
 
-    Raises ConvlabError if they had been replaced before convlab was imported.
+    Raises ConvlabError if one had been replaced before convlab was imported.
     """
     if _put_back is None:
         return []
