@@ -109,7 +109,7 @@ def by_address():
 
 @planted("G", STALE)
 def by_identity():
-    """Remembers y by the Python object that x is."""
+    """Remembers y by the Python object x."""
     return remembering(lambda x, w: id(x))
 
 
@@ -133,7 +133,7 @@ def by_the_mean():
 
 @planted("G", STALE)
 def filter_by_address():
-    """Remembers the filter, laid out, by its address."""
+    """Remembers the transformed filter by its address."""
     known: dict[int, Tensor] = {}
 
     def remembers(x, w, *rest):
@@ -144,7 +144,7 @@ def filter_by_address():
 
 @planted("K R", STALE)
 def counts_calls():
-    """Works in the first calls, and then returns what it has."""
+    """Computes in the first calls only, and then returns an old y."""
     done: list[Tensor] = []
 
     def counts(*given):
@@ -157,7 +157,7 @@ def counts_calls():
 
 @planted("G", STALE)
 def every_other_call():
-    """Works in every other call."""
+    """Computes in every second call only."""
     done: list[Tensor] = []
 
     def skips(*given):
@@ -169,7 +169,7 @@ def every_other_call():
 
 @planted("G", STALE)
 def one_behind():
-    """Returns the result of the call before."""
+    """Returns the result of the previous call."""
     last: list[Tensor] = []
 
     def late(*given):
@@ -181,7 +181,7 @@ def one_behind():
 
 @planted("K R", STALE)
 def first_image_only():
-    """Computes the first image once it has been checked, and returns the rest as it was."""
+    """After the check, computes the first image only."""
     done: list[Tensor] = []
 
     def part(x, *rest):
@@ -195,7 +195,7 @@ def first_image_only():
 
 @planted("K D", f"{STALE}|INCORRECT")
 def on_a_thread():
-    """Leaves the work to a thread, and returns at once."""
+    """Computes in another thread, and returns at once."""
 
     def returns_at_once(x, w, bias, *rest):
         y = x.new_zeros(PROBLEM.y_shape)
@@ -212,7 +212,7 @@ def on_a_thread():
 
 @planted("K D", "returned a Lazy, not a plain torch.Tensor")
 def lazily():
-    """Returns a tensor of a subclass, which computes when it is compared."""
+    """Returns a tensor subclass that computes when it is compared."""
 
     class Lazy(Tensor):
         @classmethod
@@ -230,7 +230,7 @@ def lazily():
 
 @planted("K D", "returned a FakeTensor, not a plain torch.Tensor")
 def fake():
-    """Returns a fake tensor, of a shape and nothing else."""
+    """Returns a fake tensor, which has only a shape."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     def pretends(x, *rest):
@@ -259,7 +259,7 @@ def own_methods():
 
 @planted("D", "view with a pending negation")
 def negated():
-    """Returns a view that is to be negated when it is read."""
+    """Returns a view with a lazy negation."""
     return lambda *given: torch._neg_view(_convolve(*given).neg_())
 
 
@@ -283,7 +283,7 @@ def returns_x():
 
 @planted("R", "wrote to its input")
 def zeros_x():
-    """Zeroes x, so that zero is right."""
+    """Sets x to zero, so that zero is correct."""
 
     def zeroes(x, *rest):
         x.zero_()
@@ -294,7 +294,7 @@ def zeros_x():
 
 @planted("K R", STALE)
 def known_data():
-    """Knows the checker's seed and data, and has the answer to that alone."""
+    """Returns a stored answer for the checker's seed and data."""
 
     def looks_up(x, *rest):
         if not _is_checked(x):
@@ -306,7 +306,7 @@ def known_data():
 
 @planted("R", STALE)
 def tuned_on_known_data():
-    """Leaves a channel out of one filter wherever the data is not the checker's."""
+    """Leaves a channel out, except on the checker's data."""
 
     def picks(x, w, *rest):
         some = w.clone()
@@ -334,13 +334,13 @@ def holding(found: Callable[[], Iterator[Tensor]]) -> Callable:
 
 @planted("G M", STALE)
 def through_the_collector():
-    """Looks for the truth among all objects of the process."""
+    """Looks for the float64 reference among all Python objects."""
     return holding(lambda: (each for each in gc.get_objects() if type(each) is Tensor))
 
 
 @planted("M", STALE)
 def through_the_frames():
-    """Looks for the truth in the frames of those who called it."""
+    """Looks for the float64 reference in the frames of its callers."""
 
     def above() -> Iterator[Tensor]:
         frame = sys._getframe()
