@@ -70,7 +70,7 @@ def entries(body: str) -> str:
         last = items.pop()
         # "name : type", and the text below it.
         typed = re.fullmatch(r"- `([^`]+)`: ([^.;:]{1,40}[^.;:, ])", last)
-        if typed and line.lstrip()[:1].isupper():
+        if typed and not line.lstrip()[:1].islower():
             last = f"- `{typed[1]}` ({typed[2]}):"
         items.append(f"{last.rstrip()} {line.strip()}")
     return "\n".join(items).replace("``", "`")
