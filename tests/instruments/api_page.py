@@ -71,7 +71,7 @@ def entries(body: str) -> str:
         # "name : type", and the text below it.
         typed = re.fullmatch(r"- `([^`]+)`: ([^.;:]{1,40}[^.;:, ])", last)
         is_list = line.lstrip().startswith("- ")
-        if typed and (is_list or line.lstrip()[:1].isupper()):
+        if typed and (is_list or not line.lstrip()[:1].islower()):
             last = f"- `{typed[1]}` ({typed[2]}):"
         if is_list:
             items += [last.rstrip(), f"  {line.strip()}"]
