@@ -1,4 +1,4 @@
-"""A/B in the worker: where it is measured, and in how many processes."""
+"""A/B in the worker: in which process it is timed, and in how many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fake_times import timed, until
 from tests.fakes import CPU, PLAIN, plain_torch
 
 
-def test_what_can_be_sent_to_a_worker():
+def test_runnables_that_can_be_sent_to_a_worker():
     assert can_send(Function(plain_torch, CPU)) and can_send(convlab.load("01", engine="sim"))
     assert not can_send(Function(lambda *given: None, CPU))
     notebook = eval("lambda *given: None", {"__name__": "__main__"})

@@ -82,7 +82,7 @@ class Ratio:
         if not self.rounds:
             return "unknown, because no round was kept"
         if math.isfinite(self.high):
-            interval = f"95% {self.low:.4f} to {self.high:.4f}"
+            interval = f"95% interval {self.low:.4f} to {self.high:.4f}"
         else:
             interval = "too few rounds for an interval"
         return f"{self.value:.4f}, {interval}, {self.rounds} rounds"
