@@ -16,7 +16,7 @@ from ..core.problem.problem import Problem
 
 # At most this many sentences are returned.
 _MOST_SENTENCES = 6
-# At least this many outputs must agree for a sentence about their values, if there are so many.
+# At least this many outputs, if there are as many, must agree for a sentence about their values.
 _FEWEST_AGREEING = 4
 # A pattern is first tried on this many outputs, then on all.
 _FIRST_TRIED = 64

@@ -110,7 +110,7 @@ PLANTED = {
     "writes_input": (spoilt(writes_input), "wrote to its input: 1 element of x"),
     "moves": (
         spoilt(moves),
-        "sums by atomics, whose order may change (then declare `atomics: yes` in the header)",
+        "sums by atomics in a changing order (then declare `atomics: yes` in the header)",
     ),
     "one_element": (spoilt(one_element), "1 of {total} outputs is incorrect"),
     "accumulates": (accumulates, "outputs are incorrect"),

@@ -348,7 +348,7 @@ def test_across_names_all_conditions_that_fit():
 
 
 def test_across_also_holds_for_problems_of_the_search_for_the_smallest():
-    """A limit is as tight as the tried problems show, and no tried problem contradicts a sentence."""
+    """A limit is as tight as the tried problems show, and no tried problem contradicts it."""
     drawn = [
         problem(f"N{n} C1 H3 W{w} K2 R1 S1")
         for n in (1, 2, 3, 4, 5, 6)

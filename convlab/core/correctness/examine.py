@@ -29,7 +29,7 @@ from .setting import ORDINARY, Setting
 
 # A simulated run that takes longer is not repeated.
 _SLOW_SECONDS = 5.0
-# The stream sleeps for so many GPU clock cycles before a launch: about 1 ms.
+# The stream sleeps for this many GPU clock cycles before a launch: about 1 ms.
 _SLEEP_CYCLES = 2_000_000
 # Between two problems torch may keep at most this much GPU memory.
 _KEPT_BYTES = 1 << 30
@@ -325,7 +325,7 @@ def _run_again(
     text = (
         f"{count:,} of {first.numel():,} outputs have other bits in a second run on the same data, "
         f"the first at (n, k, p, q) = ({place}): a race, a read of memory that nothing wrote, or "
-        "sums by atomics, whose order may change (then declare `atomics: yes` in the header)"
+        "sums by atomics in a changing order (then declare `atomics: yes` in the header)"
     )
     return [output.wrong("not repeatable", text, "y", index, shape)]
 

@@ -21,7 +21,7 @@ from .reference import CHUNK, Reference, sample, tolerance
 
 # The limit of one output's error is this times the class bound times (rms + |reference|).
 ELEMENTWISE = 6
-# Patterns are searched in all outputs if there are at most so many, else in a sample.
+# Patterns are searched in all outputs if there are at most this many; else in a sample.
 LOOKED_AT = 1 << 20
 # Quiet NaNs that no arithmetic produces: an output that still holds one was never written.
 _POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7FDA}
@@ -29,7 +29,7 @@ _POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7
 _USUAL = 1e9
 # At most this many incorrect outputs are listed.
 _SHOWN = 4
-# An error map has at most so many rows and columns.
+# An error map has at most this many rows and columns.
 _MAP = 256
 
 

@@ -146,8 +146,8 @@ class Report(Result):
         The normwise relative error ||y - reference|| / ||reference||, and its limit for the
         kernel's precision class on this problem. Both have no unit.
     worst, limit
-        The absolute error and the limit of the worst output: the one whose error is the largest
-        part of its limit.
+        The absolute error and the limit of the worst output: the one with the largest quotient of
+        the two.
     outputs, wrong, unwritten
         The number of all outputs, of incorrect ones among those compared, and of those that were
         never written.

@@ -26,7 +26,7 @@ from .ab_timing import Paired, RoundOptions
 from .observer import tools_put_back
 from .sides import Judged, identity, judge, side_by_side
 
-# A plain A/B allocates new memory for each of so many runs. A careful one starts a process for each.
+# A plain A/B allocates new memory for each of this many runs. A careful one starts a process for each.
 PLACES = 4
 PROCESSES = 6
 # A worker gets this many seconds more than the rounds need: for buffers, warm-up and CUDA graphs.
