@@ -1,14 +1,14 @@
 // title: Direct
-// idea: The formula, written as a loop. Each output is a sum over C/groups * R * S products, and
-//       one thread computes one output, alone.
-// change: The first rung. Threads share nothing, except through the caches.
-// mapping: grid.x * block = all outputs end to end; thread -> one (n, k, p, q), q fastest, so that
-//       the lanes of a warp read neighbours along a row of x and write neighbours in y.
+// idea: The formula, written as loops. Each output is a sum of C/groups * R * S products, and one
+//       thread computes one output.
+// change: The first rung. Threads share data only through the caches.
+// mapping: grid.x * block = all outputs end to end; thread -> one (n, k, p, q), q fastest: the
+//       lanes of a warp read neighbours in a row of x and write neighbours in y.
 // precision: fp32
 // epilogue: bias, relu
 // supports: everything
-// limits: Two loads and a test of the borders for each multiply-add: the load units and the
-//       address arithmetic are busy while the multipliers wait.
+// limits: Each multiply-add needs two loads and a border test. Loads and address arithmetic take
+//       the time; the multipliers wait.
 #include "convlab.cuh"
 
 #ifndef THREADS

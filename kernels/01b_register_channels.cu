@@ -1,15 +1,17 @@
-// title: Several channels a thread
-// idea: All output channels at a pixel see the same inputs. A thread computes k_tile of them, its
-//       sums in registers, so that a value of x is read once for k_tile products.
-// change: Against 01: one load of x, its address and its test of the borders serve k_tile products.
+// title: Several channels per thread
+// idea: All output channels at a pixel read the same inputs. A thread computes k_tile of these
+//       channels and keeps their sums in registers, so it loads each value of x once for k_tile
+//       products.
+// change: Against 01: one load of x, with its address and border test, serves k_tile products. The
+//       cost: k_tile registers for the sums.
 // mapping: grid.x = tiles of channels, then blocks of pixels; thread -> one pixel (n, p, q), q
 //       fastest, and k_tile output channels of one group.
 // parent: 01_direct
 // precision: fp32
 // epilogue: bias, relu
 // supports: 32 * C * R * S <= 2147483647 * groups
-// limits: A load of w for every product, from the cache, though all lanes of a warp want the same
-//       value: the load units are busier than the multipliers.
+// limits: Each product loads a value of w from the cache, although all lanes of a warp load the
+//       same value. The load units are busier than the multipliers.
 #include "convlab.cuh"
 
 #ifndef THREADS
@@ -31,7 +33,7 @@ conv2d_register_channels(ConvProblem conv, const float* __restrict__ g_x,
     const int64_t HW = int64_t(conv.H) * conv.W;
     const int RS = conv.R * conv.S;
 
-    // Channel tiles vary fastest: blocks that read the same pixels run side by side.
+    // Channel tiles vary fastest, so blocks that read the same pixels run at the same time.
     const int k_tiles = ceil_div(K_group, kKTile);
     int rest = blockIdx.x;
     const int k0 = rest % k_tiles * kKTile;   // within the group
@@ -47,7 +49,8 @@ conv2d_register_channels(ConvProblem conv, const float* __restrict__ g_x,
     const float* x_n = g_x + (n * conv.C + group * C_group) * HW;   // (C_group, H, W)
     // (k_tile, C_group, R, S)
     const float* w_k0 = g_w + int64_t(group * K_group + k0) * C_group * RS;
-    int r_offset[kKTile];   // of each of these filters; past the group's last, the last once more
+    // Each filter's offset from w_k0. Past the group's last filter, the last one's offset again.
+    int r_offset[kKTile];
     #pragma unroll
     for (int j = 0; j < kKTile; ++j)
         r_offset[j] = min_of(j, K_group - k0 - 1) * C_group * RS;

@@ -1,8 +1,8 @@
 // title: Input tile in shared memory
-// idea: Neighbouring outputs see almost the same inputs. A block loads the input tile it needs,
-//       halo included, into shared memory once, and all its threads read it there.
-// change: Against 01b: borders are handled while loading, and inputs that several taps use are read
-//       from global memory once. A block is a square of pixels now, for a small halo.
+// idea: Neighbouring outputs read almost the same inputs. A block loads its input tile, halo
+//       included, into shared memory once, and all its threads read it there.
+// change: Against 01b: the border tests move into the loading of the tile, and global memory is
+//       read once for all taps. A block is now a square of pixels, which keeps the halo small.
 // mapping: block -> tile x tile output pixels and k_tile output channels of one group (grid.x) of
 //       image n (grid.y, z); thread -> one pixel (p, q) and k_tile sums in registers.
 // parent: 01b_register_channels
@@ -11,12 +11,12 @@
 // supports: 4 * (15 * stride_h + (R - 1) * dilation_h + 1)
 //       * (15 * stride_w + (S - 1) * dilation_w + 1) <= smem,
 //       32 * C * R * S <= 2147483647 * groups
-// limits: A load of w for every product of a warp, from the cache, though all its lanes want the
-//       same value: the load units are busier than the multipliers.
+// limits: Each product of a warp loads a value of w from the cache, although all its lanes load the
+//       same value. The load units are busier than the multipliers.
 #include "convlab.cuh"
 
 #ifndef TILE
-#define TILE 16    // output pixels of a block, each way
+#define TILE 16    // output pixels of a block, in each direction
 #endif
 #ifndef K_TILE
 #define K_TILE 8   // output channels of a block
@@ -25,8 +25,9 @@ constexpr int kTile = TILE, kKTile = K_TILE;
 static_assert(kTile == 8 || kTile == 16 || kTile == 32, "TILE: 8, 16 or 32");
 static_assert(kKTile >= 1 && kKTile <= 32, "K_TILE: 1 to 32");
 
-// The staged input tile: one channel, halo included. Two neighbouring outputs are stride apart in
-// x, two taps dilation apart: extent = (tile - 1) * stride + (filter - 1) * dilation + 1.
+// The staged input tile: one channel, halo included. Neighbouring outputs are `stride` pixels apart
+// in x, neighbouring taps `dilation` pixels:
+// extent = (tile - 1) * stride + (filter - 1) * dilation + 1.
 struct Staging {
     int extent_h, extent_w;
     int bytes;
@@ -41,7 +42,7 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
     const int K_group = conv.K / conv.groups;
     const int RS = conv.R * conv.S;
 
-    // Channel tiles vary fastest: blocks that share an input tile run side by side.
+    // Channel tiles vary fastest, so blocks that share an input tile run at the same time.
     const int k_tiles = ceil_div(K_group, kKTile);
     const int tiles_q = ceil_div(conv.Q, kTile);
     int rest = blockIdx.x;
@@ -56,16 +57,17 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
     const int p = p0 + threadIdx.y;
     const int q = q0 + threadIdx.x;
     const int64_t n = image_of_block();
-    if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier
+    if (n >= conv.N) return;   // the whole block returns, so no barrier waits for it
 
     // (k_tile, C_group, R, S)
     const float* w_k0 = g_w + int64_t(group * K_group + k0) * C_group * RS;
-    int r_offset[kKTile];   // of each of these filters; past the group's last, the last once more
+    // Each filter's offset from w_k0. Past the group's last filter, the last one's offset again.
+    int r_offset[kKTile];
     #pragma unroll
     for (int j = 0; j < kKTile; ++j)
         r_offset[j] = min_of(j, K_group - k0 - 1) * C_group * RS;
 
-    // For loading: teams of 32 lanes, a team to a row.
+    // The tile is loaded by teams of 32 threads; a team loads one row at a time.
     constexpr int teams = kTile * kTile / 32;
     const int lane = (threadIdx.y * kTile + threadIdx.x) % 32;
     const int team = (threadIdx.y * kTile + threadIdx.x) / 32;
@@ -97,7 +99,7 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
         __syncthreads();   // all have read the tile before the next is loaded
     }
 
-    if (p >= conv.P || q >= conv.Q) return;   // not before: every thread loads, and waits
+    if (p >= conv.P || q >= conv.Q) return;   // not earlier: all threads load
     #pragma unroll
     for (int j = 0; j < kKTile; ++j) {
         if (k0 + j >= K_group) continue;

@@ -1,16 +1,17 @@
 // title: im2col + tiled GEMM
-// idea: Lay out, for each output pixel, the C*R*S inputs it sees as a column of a matrix, and the
-//       convolution is one matrix product: (K, C*R*S) x (C*R*S, N*P*Q). Then tile that product.
-// change: Against 01: x is copied R*S times. In return the GEMM needs no borders, strides or
-//       dilation, and uses each value that it reads into a register kTM or kTN times.
-// mapping: im2col: thread -> one pixel (n, p, q) and one channel c, writing its R*S rows.
+// idea: For each output pixel, the C*R*S inputs that it reads become a column of a matrix. The
+//       convolution is then one matrix product, (K, C*R*S) x (C*R*S, N*P*Q), computed tile by tile.
+// change: Against 01: the matrix holds a value of x up to R*S times. In return, the GEMM has no
+//       borders, strides or dilation, and uses each value in a register kTM or kTN times.
+// mapping: im2col: thread -> one pixel (n, p, q) and one channel c; it writes R*S rows.
 //       GEMM: block -> kBN output channels of one group (grid.x) x kBM pixels (grid.y);
-//       thread -> kTN neighbouring channels x kTM pixels, kBM/kTM apart (lanes side by side).
+//       thread -> kTN neighbouring channels x kTM pixels, kBM/kTM apart (so that neighbouring lanes
+//       have neighbouring pixels).
 // precision: fp32
 // epilogue: bias, relu
 // supports: everything
-// limits: The matrix is written to memory and read back; groups with few channels fill a small part
-//       of a tile. The workspace limits the matrix: it is written and used in chunks of pixels.
+// limits: The matrix is written to memory and read back. It must fit into the workspace, so a large
+//       problem runs in chunks of pixels. Groups with few channels fill a small part of a tile.
 #include "convlab.cuh"
 
 #ifndef BM
@@ -20,7 +21,7 @@
 #define BN 64    // output channels per block
 #endif
 #ifndef BK
-#define BK 8     // rows of the im2col matrix staged at a time
+#define BK 8     // rows of the im2col matrix that are staged at a time
 #endif
 #ifndef TM
 #define TM 8     // pixels per thread
@@ -104,7 +105,7 @@ gemm_nchw(ConvProblem conv, const float* __restrict__ g_w, const float* __restri
             for (int i = 0; i < kTN; ++i)
                 for (int j = 0; j < kTM; ++j) r_acc[i][j] += r_w[i] * r_col[j];
         }
-        __syncthreads();   // all have read the tiles before they are loaded anew
+        __syncthreads();   // all have read the tiles before the next are loaded
     }
 
     const int64_t PQ = int64_t(conv.P) * conv.Q;
@@ -121,8 +122,8 @@ gemm_nchw(ConvProblem conv, const float* __restrict__ g_w, const float* __restri
     }
 }
 
-// Returns how many columns fit into `bytes`, 0 if not even one: whole 128-byte lines, and at most
-// as many as a grid can cover.
+// Returns how many columns of the matrix fit into `bytes`, at most as many as a grid can cover.
+// From 32 columns on, a multiple of 32, so that rows consist of whole 128-byte lines.
 static int pixels_per_chunk(const ConvProblem& conv, size_t bytes) {
     const int64_t all = ceil_div(int64_t(conv.N) * conv.P * conv.Q, int64_t(32)) * 32;
     const int64_t fit = int64_t(bytes / sizeof(float)) / (int64_t(conv.C) * conv.R * conv.S);
@@ -150,7 +151,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
         const int pixels = int(min_of(int64_t(pitch), all - first));
         const dim3 lowering(ceil_div(pixels, kLoweringThreads), min_of(conv.C, kMaxGrid));
         im2col<<<lowering, kLoweringThreads, 0, stream>>>(conv, x, col, first, pixels, pitch);
-        // Tiles of channels vary fastest: blocks that share a tile of pixels run side by side.
+        // Tiles of channels vary fastest, so blocks that share a tile of pixels run at the same
+        // time.
         const dim3 tiles(ceil_div(conv.K / conv.groups, kBN) * conv.groups, ceil_div(pixels, kBM));
         gemm_nchw<<<tiles, kThreads, 0, stream>>>(conv, w, col, bias, y, first, pixels, pitch);
     }

@@ -1,16 +1,17 @@
 // title: im2col + one cuBLAS GEMM
-// idea: Once a convolution is a matrix product, a library does the rest. One SGEMM over all images
-//       computes a (K, N*P*Q) matrix. As y is (N, K, P, Q), another kernel copies its planes to y.
-// change: Against 02: cuBLAS's GEMM replaces ours. It can't write NCHW or add the bias, so the
-//       product goes through the workspace, and one more kernel does both.
-// mapping: im2col: thread -> one pixel (n, p, q) and one channel c, writing its R*S rows.
-//       GEMM: cuBLAS's, the batch being the groups. to_nchw: thread -> one pixel, one k.
+// idea: A library computes the matrix product: one SGEMM over all images gives a (K, N*P*Q) matrix.
+//       Since y is (N, K, P, Q), another kernel then copies its planes to y.
+// change: Against 02: cuBLAS's GEMM replaces ours. It cannot write NCHW or add the bias. So it
+//       writes the product to the workspace, and a third kernel adds the bias and writes y.
+// mapping: im2col: thread -> one pixel (n, p, q) and one channel c; it writes R*S rows.
+//       GEMM: cuBLAS's; the groups are its batch. to_nchw: thread -> one pixel, one k.
 // parent: 02_im2col_gemm
 // precision: fp32
 // epilogue: bias, relu
 // supports: C * R * S <= 2147483647 * groups
-// limits: y is written, read and written again, in addition to im2col's traffic. The matrix and the
-//       product share the workspace, in chunks of pixels.
+// limits: The product is written, read, and written again as y, in addition to im2col's traffic.
+//       The matrix and the product share the workspace, so a large problem runs in chunks of
+//       pixels.
 #include <cublas_v2.h>
 #include "convlab.cuh"
 #include "convlab_cublas.cuh"
@@ -22,10 +23,11 @@
 constexpr int kThreads = THREADS;
 static_assert(kThreads > 0 && kThreads % 32 == 0 && kThreads <= 1024, "THREADS: 32, 64, ... 1024");
 
-constexpr int64_t kMaxPixels = 8 * 1024 * 1024; // of a chunk; far below what overflows an int
+// Pixels of a chunk; far fewer than would overflow an int.
+constexpr int64_t kMaxPixels = 8 * 1024 * 1024;
 
-// y[n, k, p, q] = bias[k] + product[k, m],  m -> (n, p, q);  g_product: (K, pitch).
-// A (K, N*P*Q) matrix is not y seen differently: where N > 1, n has to move in front of k.
+// y[n, k, p, q] = bias[k] + product[k, m], m -> (n, p, q); g_product: (K, pitch).
+// If N > 1, y has another memory order than the product: n moves in front of k.
 __global__ void __launch_bounds__(kThreads)
 to_nchw(ConvProblem conv, const float* __restrict__ g_product, const float* __restrict__ g_bias,
         float* __restrict__ g_y, int64_t first, int pixels, int pitch) {
@@ -38,7 +40,7 @@ to_nchw(ConvProblem conv, const float* __restrict__ g_product, const float* __re
             activated(conv, g_product[int64_t(k) * pitch + m] + (g_bias ? g_bias[k] : 0.0f));
 }
 
-// One pixel's column of the im2col matrix, and its column of the product.
+// Returns the floats of one pixel: its columns of the im2col matrix and of the product.
 static int64_t floats_per_pixel(const ConvProblem& conv) {
     return int64_t(conv.C) * conv.R * conv.S + conv.K;
 }
@@ -71,8 +73,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
         const dim3 lowering(ceil_div(pixels, kLoweringThreads), min_of(conv.C, kMaxGrid));
         im2col<<<lowering, kLoweringThreads, 0, stream>>>(conv, x, col, first, pixels, pitch);
 
-        // For each group: (K_group, gemm_k) x (gemm_k, pixels) -> (K_group, pixels). A row of col
-        // or of product is `pitch` long, also in the last chunk, which has fewer pixels.
+        // For each group: (K_group, gemm_k) x (gemm_k, pixels) -> (K_group, pixels). The rows of
+        // col and product are `pitch` long, also in the last chunk, which has fewer pixels.
         const char* error = sgemm_row_major(
             stream, K_group, pixels, int(gemm_k),
             RowMajor{w, int(gemm_k), K_group * gemm_k}, RowMajor{col, pitch, gemm_k * pitch},

@@ -1,19 +1,19 @@
 // title: im2col + batched cuBLAS GEMM
-// idea: Keep images separate: the columns of each image are a matrix of their own, and one
-//       strided-batched call multiplies all of them. The filter is the same for all: its stride is
-//       0.
-// change: Against 02b: the product of image n, (K, P*Q), is exactly y[n], so the GEMM writes y
-//       itself and nothing is moved afterwards; bias and ReLU, if any, are applied in place.
-// mapping: im2col: thread -> one pixel (n, p, q) and one channel c, writing its R*S rows.
-//       GEMM: cuBLAS's, the batch being the images, a call for each group.
+// idea: The columns of each image form a matrix of their own. One strided-batched call multiplies
+//       the matrices of many images by the same filter: the filter has stride 0.
+// change: Against 02b: the product of image n, (K, P*Q), is exactly y[n]. So the GEMM writes y
+//       itself, and no kernel copies it. Bias and ReLU, if any, are applied to y in place.
+// mapping: im2col: thread -> one pixel (n, p, q) and one channel c; it writes R*S rows.
+//       GEMM: cuBLAS's; the images are its batch, one call for each group.
 //       add_bias: thread -> one pixel (p, q) of one plane (n, k).
 // parent: 02b_im2col_cublas
 // precision: fp32
 // epilogue: bias, relu
 // supports: C * R * S <= 2147483647 * groups, P * Q <= 2147483647
-// limits: Small images make small GEMMs, many groups make many calls. As many images as fit the
-//       workspace go at once; an image that does not fit goes in chunks of pixels. Where the matrix
-//       is far larger than y, as for 5x9 filters, not moving y hardly shows.
+// limits: Small images make small GEMMs, and many groups make many calls. The matrices of as many
+//       images as fit into the workspace are multiplied at a time; an image that does not fit runs
+//       in chunks of pixels. For a 5x9 filter the matrix is far larger than y, so the saved copy of
+//       y hardly matters.
 #include <cublas_v2.h>
 #include "convlab.cuh"
 #include "convlab_cublas.cuh"
@@ -25,7 +25,8 @@
 constexpr int kThreads = THREADS;
 static_assert(kThreads > 0 && kThreads % 32 == 0 && kThreads <= 1024, "THREADS: 32, 64, ... 1024");
 
-constexpr int64_t kMaxPixels = 8 * 1024 * 1024; // of a chunk; far below what overflows an int
+// Pixels of a chunk; far fewer than would overflow an int.
+constexpr int64_t kMaxPixels = 8 * 1024 * 1024;
 
 __global__ void __launch_bounds__(kThreads)
 add_bias(ConvProblem conv, const float* __restrict__ g_bias, float* __restrict__ g_y) {
@@ -38,8 +39,8 @@ add_bias(ConvProblem conv, const float* __restrict__ g_bias, float* __restrict__
     }
 }
 
-// Returns how many pixels fit into `bytes`, 0 if not even one: those of whole images, or of a part
-// of one.
+// Returns how many pixels fit into `bytes`: those of whole images, or else of a part of one image;
+// 0 if none fits.
 static int pixels_per_chunk(const ConvProblem& conv, size_t bytes) {
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     const int64_t floats = int64_t(conv.C) * conv.R * conv.S;
@@ -74,8 +75,9 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
         const dim3 lowering(ceil_div(int(pixels), kLoweringThreads), min_of(conv.C, kMaxGrid));
         im2col<<<lowering, kLoweringThreads, 0, stream>>>(conv, x, col, first, int(pixels), pitch);
 
-        // For each image: (K_group, gemm_k) x (gemm_k, PQ) -> (K_group, PQ), a part of y[n] or all.
-        // Images are PQ columns apart in col; y's rows are PQ long however few are in this chunk.
+        // For each image: (K_group, gemm_k) x (gemm_k, PQ) -> (K_group, PQ), which is y[n] or a
+        // part of it. Images are PQ columns apart in col. A row of y is PQ long, also if the chunk
+        // has fewer pixels.
         for (int group = 0; group < conv.groups; ++group) {
             const int64_t k = int64_t(group) * K_group;
             const char* error = sgemm_row_major(

@@ -1,9 +1,10 @@
 // title: Shared-memory tile
-// idea: Neighbouring outputs see almost the same inputs. A block loads the input tile it needs,
-//       halo included, into shared memory once, for all its pixels and several output channels.
-// change: Against 01c: the filter is staged too, transposed, so that one read brings 4 channels of
-//       a tap; several input channels at a time, and a pitch of the tile's rows that avoids bank
-//       conflicts. Against 02: nothing is copied through memory.
+// idea: Neighbouring outputs read almost the same inputs. A block loads its input tile, halo
+//       included, into shared memory once, and uses it for all its pixels and several output
+//       channels.
+// change: Against 01c: the filter is staged too, transposed: one 16-byte read fetches 4 channels of
+//       a tap. Several input channels are staged at a time, and the tile's pitch avoids bank
+//       conflicts. Against 02: no matrix in memory.
 // mapping: block -> tile x tile output pixels and k_tile output channels of one group (grid.x) of
 //       image n (grid.y, z); thread -> one pixel (p, q) and k_tile sums in registers.
 // parent: 01c_smem_input
@@ -11,13 +12,12 @@
 // epilogue: bias, relu
 // supports: 4 * ((15 * stride_h + (R - 1) * dilation_h + 1)
 //       * (15 * stride_w + (S - 1) * dilation_w + 1) + 36 * R * S) <= smem
-// limits: A shared-memory read of x for every k_tile products and one of w for every 4, which takes
-//       two turns: shared memory is busier than the multipliers. Groups of few channels leave sums
-//       unused.
+// limits: Shared memory is busier than the multipliers: a read of x serves k_tile products, but a
+//       read of w only 4, and it takes two wavefronts. Groups with few channels leave sums unused.
 #include "convlab.cuh"
 
 #ifndef TILE
-#define TILE 16    // output pixels of a block, each way
+#define TILE 16    // output pixels of a block, in each direction
 #endif
 #ifndef K_TILE
 #define K_TILE 32  // output channels of a block
@@ -30,11 +30,12 @@ static_assert(kTile == 8 || kTile == 16 || kTile == 32, "TILE: 8, 16 or 32");
 static_assert(kKTile % 4 == 0 && kKTile >= 4 && kKTile <= 64, "K_TILE: a multiple of 4, <= 64");
 static_assert(kCTile >= 1, "C_TILE: at least 1");
 
-// A row of the staged filter holds kKTile channels of one tap, and 4 floats of padding: the stores
-// of neighbouring taps then go to different banks, and float4 reads stay aligned.
+// A row of the staged filter holds kKTile channels of one tap and 4 floats of padding. With this
+// padding, the stores of neighbouring taps use different banks, and float4 reads stay aligned.
 constexpr int kWPitch = kKTile + 4;
 
-// The staged tiles. Two neighbouring outputs are stride apart in x, two taps dilation apart:
+// The staged tiles. Neighbouring outputs are `stride` pixels apart in x, neighbouring taps
+// `dilation` pixels:
 // extent = (tile - 1) * stride + (filter - 1) * dilation + 1.
 struct Staging {
     int extent_h, extent_w;   // of the input tile, halo included
@@ -54,7 +55,7 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
     float* s_w = reinterpret_cast<float*>(s_mem);       // (c_tile, R, S, kWPitch)
     float* s_x = s_w + staging.c_tile * RS * kWPitch;   // (c_tile, extent_h, pitch)
 
-    // Channel tiles vary fastest: blocks that share an input tile run side by side.
+    // Channel tiles vary fastest, so blocks that share an input tile run at the same time.
     const int k_tiles = ceil_div(K_group, kKTile);
     const int tiles_q = ceil_div(conv.Q, kTile);
     int rest = blockIdx.x;
@@ -69,9 +70,9 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
     const int p = p0 + threadIdx.y;
     const int q = q0 + threadIdx.x;
     const int64_t n = image_of_block();
-    if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier
+    if (n >= conv.N) return;   // the whole block returns, so no barrier waits for it
 
-    // For loading: teams of 32 lanes, a team to a row.
+    // The tiles are loaded by teams of 32 threads; a team loads one row at a time.
     constexpr int teams = kTile * kTile / 32;
     const int lane = (threadIdx.y * kTile + threadIdx.x) % 32;
     const int team = (threadIdx.y * kTile + threadIdx.x) / 32;
@@ -110,7 +111,7 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
                     const float r_x = s_row[w - w0];
                     #pragma unroll
                     for (int k = 0; k < kKTile; k += 4) {
-                        const float4 r_w = s_tap[k / 4];   // the same for all: a broadcast
+                        const float4 r_w = s_tap[k / 4];   // one address in all lanes: a broadcast
                         r_acc[k + 0] += r_x * r_w.x;
                         r_acc[k + 1] += r_x * r_w.y;
                         r_acc[k + 2] += r_x * r_w.z;
@@ -120,10 +121,10 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
                 }
             }
         }
-        __syncthreads();   // all have read the tiles before they are loaded anew
+        __syncthreads();   // all have read the tiles before the next are loaded
     }
 
-    if (p >= conv.P || q >= conv.Q) return;   // not before: every thread loads, and waits
+    if (p >= conv.P || q >= conv.Q) return;   // not earlier: all threads load
     #pragma unroll
     for (int j = 0; j < kKTile; ++j) {
         if (k0 + j >= K_group) continue;
@@ -133,14 +134,15 @@ conv2d_smem_tile(ConvProblem conv, Staging staging, const float* __restrict__ g_
     }
 }
 
-// Stages as many channels at a time as fit into 48 KB, so that several blocks share an SM; at least
-// one.
+// Returns a staging of as many channels at a time as fit into 48 KB, but at least one. With 48 KB a
+// block, several blocks share an SM.
 static Staging staging_of(const ConvProblem& conv) {
     constexpr int budget = 48 * 1024 / sizeof(float);
     const int extent_h = (kTile - 1) * conv.stride_h + (conv.R - 1) * conv.dilation_h + 1;
     const int extent_w = (kTile - 1) * conv.stride_w + (conv.S - 1) * conv.dilation_w + 1;
-    // A warp reads 32 / kTile rows of the tile; with a pitch of kTile modulo 32 (and stride 1) they
-    // are in different banks. If there is no room for that, rows are simply end to end.
+    // A warp reads 32 / kTile rows of the tile. With a pitch of kTile modulo 32 (and stride 1),
+    // these rows are in different banks. If shared memory has no room for this pitch, rows are end
+    // to end.
     const int w_floats = conv.R * conv.S * kWPitch;
     int pitch = extent_w + (32 + kTile - extent_w % 32) % 32;
     if (w_floats + extent_h * pitch > budget) pitch = extent_w;

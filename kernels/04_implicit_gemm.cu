@@ -1,17 +1,19 @@
 // title: Implicit GEMM
-// idea: The matrix product of im2col, without the matrix: a block works out which elements of x a
-//       tile of it would hold, and loads those. Memory sees x, the filter and y, nothing else.
-// change: Against 02: no im2col kernel, no workspace. A thread's pixel (n, p, q) is found once, its
-//       row (c, r, s) again for each element: divisions, which the next rung removes.
+// idea: The matrix product of im2col, without the matrix: a block computes which elements of x a
+//       tile of the matrix would hold, and loads those. Only x, the filter and y move through
+//       memory.
+// change: Against 02: no im2col kernel and no workspace. The cost: a thread finds its pixel (n, p,
+//       q) once, but the row (c, r, s) for each element that it loads, by integer divisions. Rung
+//       05 removes them.
 // parent: 02_im2col_gemm
 // mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; thread ->
-//       kTN neighbouring channels x kTM pixels, kBM/kTM apart (lanes side by side).
+//       kTN neighbouring channels x kTM pixels, kBM/kTM apart (as in 02).
 // precision: fp32
 // epilogue: bias, relu
 // supports: everything
-// limits: Two divisions and a test of the borders for each element of a tile; while a block loads a
-//       tile, only other blocks multiply; nvcc does not unroll the last loop, so sums pass through
-//       local memory. Slower than 02, but without its workspace; it is the step to 05.
+// limits: Three integer divisions and a border test for each element of a tile. While a block loads
+//       a tile, only other blocks multiply. nvcc does not unroll the last loop, so the sums pass
+//       through local memory. Slower than 02, but without its workspace; it is the step to 05.
 #include "convlab.cuh"
 
 #ifndef BM
@@ -21,7 +23,7 @@
 #define BN 64    // output channels per block
 #endif
 #ifndef BK
-#define BK 8     // rows of the im2col matrix staged at a time
+#define BK 8     // rows of the im2col matrix that are staged at a time
 #endif
 #ifndef TM
 #define TM 8     // pixels per thread
@@ -49,8 +51,9 @@ conv2d_implicit_gemm(ConvProblem conv, const float* __restrict__ g_x,
     const int K_group = conv.K / conv.groups;
     const int64_t gemm_k = int64_t(conv.C / conv.groups) * conv.R * conv.S;
     const int64_t PQ = int64_t(conv.P) * conv.Q, pixels = conv.N * PQ;
-    const int k_tiles = ceil_div(K_group, kBN);       // of a group; they vary fastest:
-    const int slices = k_tiles * conv.groups;         // blocks that share pixels run side by side
+    // Tiles of channels vary fastest, so blocks that share pixels run at the same time.
+    const int k_tiles = ceil_div(K_group, kBN);       // of a group
+    const int slices = k_tiles * conv.groups;         // of all groups
     const int group = blockIdx.x % slices / k_tiles;
     const int k0 = blockIdx.x % k_tiles * kBN;        // within the group
     const int64_t m0 = int64_t(blockIdx.x / slices) * kBM;
@@ -59,7 +62,7 @@ conv2d_implicit_gemm(ConvProblem conv, const float* __restrict__ g_x,
 
     const float* w_group = g_w + int64_t(group) * K_group * gemm_k;   // (K_group, gemm_k)
 
-    // The pixel whose elements this thread loads.
+    // This thread loads the elements of one pixel, m.
     const int64_t m = m0 + threadIdx.x % kBM;
     const int p = int(m % PQ / conv.Q), q = int(m % PQ % conv.Q);
     const float* x_group =                                            // (C_group, H, W)
@@ -92,7 +95,7 @@ conv2d_implicit_gemm(ConvProblem conv, const float* __restrict__ g_x,
             for (int i = 0; i < kTN; ++i)
                 for (int j = 0; j < kTM; ++j) r_acc[i][j] += r_w[i] * r_x[j];
         }
-        __syncthreads();   // all have read the tiles before they are loaded anew
+        __syncthreads();   // all have read the tiles before the next are loaded
     }
 
     for (int j = 0; j < kTM; ++j) {

@@ -1,44 +1,47 @@
 // title: Implicit GEMM, pipelined
 // idea: The same product of tiles, without pauses for loading: while one tile is multiplied,
-//       asynchronous copies bring the next into shared memory, past the registers.
-// change: Against 04: kStages tiles in turn instead of one, and one barrier a tile instead of two.
-//       Offsets and borders are computed once for each row of the matrix (by one thread, in
-//       advance) and once for each pixel; an element costs one test and one addition.
-//       Shared memory is read, and y written, 16 bytes at a time.
+//       asynchronous copies bring the next one into shared memory, without passing through
+//       registers.
+// change: Against 04: two tiles in turn, and one barrier per tile instead of two. Offsets and
+//       borders are computed once per row and pixel; an element costs one test and one addition.
+//       Shared-memory reads are 16 bytes.
 // mapping: block -> kBN output channels of one group x kBM pixels (n, p, q) end to end; a warp -> 8
-//       threads along pixels x 4 along channels; thread -> 2 x 4 pixels x 2 x kTN/2 channels.
+//       threads along pixels x 4 along channels; thread -> two runs of 4 pixels x two runs of kTN/2
+//       channels.
 // precision: fp32
 // epilogue: bias, relu
 // supports: R + S <= 31
 // best: groups == 1, N * P * Q * K >= 2200000, tf32 == 0 or C <= 4 and stride_h >= 2
-// limits: The multipliers, if gemm_k is large; three of four instructions are multiply-adds.
+// limits: The multipliers, if gemm_k is large: about four of five instructions are multiply-adds.
 #include "convlab_async.cuh"
 
 #ifndef BK
-#define BK 16     // rows of the im2col matrix staged at a time
+#define BK 16     // rows of the im2col matrix that are staged at a time
 #endif
 constexpr int kBK = BK, kTM = 8;
 constexpr int kStages = 2;   // tiles in shared memory: one in use, the others being copied
 static_assert(kBK == 8 || kBK == 16, "BK: 8 or 16");
 
-// A row (c, r, s) of the im2col matrix, for all pixels: its offset from a pixel's first element in
-// x, and the bits that must be set in the pixel's mask if the row's element is inside the image.
+// A row (c, r, s) of the im2col matrix, for all pixels. offset: from a pixel's first element in x
+// to this row's element. needs: the bits that are set in the pixel's mask if this row's element is
+// inside the image.
 struct alignas(16) Row {
     int64_t offset;
     unsigned needs, unused;
 };
 
-// kBK rows further: c, r, s further, then carries.
+// By how much c, r and s grow from a row to the one kBK rows further, before carries.
 struct Step {
     int c, r, s;
 };
 
 template <int n>
-struct alignas(n * sizeof(float)) Floats {   // read and written in one piece
+struct alignas(n * sizeof(float)) Floats {   // read and written by one instruction
     float v[n];
 };
 
-// Bit r: row r of the filter is inside the image; bit R + s: its column s is.
+// Returns the mask of a pixel. Bit r: row r of the filter is inside the image. Bit R + s: column s
+// is inside.
 __device__ unsigned inside_mask(const ConvProblem& conv, int h0, int w0) {
     unsigned mask = 0;
     for (int r = 0; r < conv.R; ++r) {
@@ -55,7 +58,8 @@ __device__ unsigned inside_mask(const ConvProblem& conv, int h0, int w0) {
 template <int kBM, int kBN, int kTN>
 constexpr int threads_of = (kBM / kTM) * (kBN / kTN);
 
-// kWidth neighbouring pixels are copied at once: 4 where the matrix's rows are those of x, else 1.
+// kWidth neighbouring pixels are copied at once: 4 if the rows of the matrix are planes of x, else
+// 1.
 template <int kBM, int kBN, int kTN, int kWidth>
 __global__ void __launch_bounds__(threads_of<kBM, kBN, kTN>, 512 / threads_of<kBM, kBN, kTN>)
 conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __restrict__ g_x,
@@ -71,20 +75,21 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
     const int64_t gemm_k = int64_t(C_group) * conv.R * conv.S;
     const int64_t HW = int64_t(conv.H) * conv.W, PQ = int64_t(conv.P) * conv.Q;
     const int64_t pixels = conv.N * PQ;
-    const int k_tiles = ceil_div(K_group, kBN);   // of a group; they vary fastest:
-    const int slices = k_tiles * conv.groups;     // blocks that share pixels run side by side
+    // Tiles of channels vary fastest, so blocks that share pixels run at the same time.
+    const int k_tiles = ceil_div(K_group, kBN);   // of a group
+    const int slices = k_tiles * conv.groups;     // of all groups
     const int group = blockIdx.x % slices / k_tiles;
     const int k0 = blockIdx.x % k_tiles * kBN;    // within the group
     const int64_t m0 = int64_t(blockIdx.x / slices) * kBM;
     const int tiles = int(ceil_div(gemm_k, int64_t(kBK)));
 
-    // For copying x: this thread's pixels, in rows row_x, row_x + row_step, ...
+    // For copying x: a thread copies kPieces runs of pixels, in rows row_x, row_x + row_step, ...
     constexpr int columns = min_of(kThreads, kBM / kWidth);   // threads along a row
     constexpr int row_step = kThreads / columns;
-    constexpr int kPieces = kBM / kWidth / columns;           // of a row, each thread's
+    constexpr int kPieces = kBM / kWidth / columns;           // of a row, for each thread
     const int row_x = threadIdx.x / columns;
     const int column_x = threadIdx.x % columns * kWidth;
-    const float* x_pixel[kPieces];   // where the filter's corner is, perhaps outside
+    const float* x_pixel[kPieces];   // the filter's corner in x; may be outside the image
     unsigned mask[kPieces];
     #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -96,12 +101,13 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
         x_pixel[i] = g_x + (n * conv.C + group * C_group) * HW + int64_t(h0) * conv.W + w0;
         mask[i] = m < pixels ? inside_mask(conv, h0, w0) : 0;
     }
-    // For copying w: lanes along its rows; column kk_w of channels k_w, k_w + k_step, ...
+    // For copying w: neighbouring lanes copy neighbours in a row of w. This thread copies column
+    // kk_w of the channels k_w, k_w + k_step, ...
     constexpr int k_step = kThreads / kBK;
     const int kk_w = threadIdx.x % kBK, k_w = threadIdx.x / kBK;
     const float* w_thread = g_w + (int64_t(group) * K_group + k0 + k_w) * gemm_k + kk_w;
 
-    // For s_rows: thread kk < kBK follows the rows kk, kk + kBK, kk + 2 kBK, ...
+    // For s_rows: thread kk < kBK computes the rows kk, kk + kBK, kk + 2 kBK, ...
     int c = threadIdx.x / (conv.R * conv.S), rest = threadIdx.x % (conv.R * conv.S);
     int r = rest / conv.S, s = rest % conv.S;
     const auto write_rows = [&](int tile) {
@@ -117,8 +123,9 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
     };
     const auto copy_tile = [&](int tile) {
         const int stage = tile % kStages;
-        constexpr int kRead = min_of(8, kBK / row_step);   // rows read before any is copied:
-        #pragma unroll                                     // in turns it costs more
+        // kRead rows are read before their copies begin: alternating the two is slower.
+        constexpr int kRead = min_of(8, kBK / row_step);
+        #pragma unroll
         for (int first = 0; first < kBK / row_step; first += kRead) {
             Row r_rows[kRead];
             #pragma unroll
@@ -151,15 +158,15 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
     write_rows(kStages - 1);
 
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    // Pixels thread_m + 0 to 3, and the same kBM / 2 further; channels alike.
+    // A thread's pixels are thread_m + 0 to 3, and the same plus kBM / 2. Its channels: likewise.
     const int thread_m = (warp % (kBM / kTM / 8) * 8 + lane % 8) * 4;
     const int thread_n = (warp / (kBM / kTM / 8) * 4 + lane / 8) * (kTN / 2);
     float r_acc[kTN][kTM] = {};
     for (int tile = 0; tile < tiles; ++tile) {
         __pipeline_wait_prior(kStages - 2);
-        __syncthreads();   // all have their part of this tile, and are done with the one before
+        __syncthreads();   // all have copied their part of this tile, and have read the one before
         if (tile + kStages - 1 < tiles) copy_tile(tile + kStages - 1);
-        __pipeline_commit();   // also without copies: groups are counted
+        __pipeline_commit();   // also without copies, because groups are counted
         write_rows(tile + kStages);
         const int stage = tile % kStages;
         #pragma unroll
@@ -194,7 +201,7 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
             const int k = group * K_group + k_group;
             const float bias = g_bias ? g_bias[k] : 0.0f;
             const auto y_of = [&](int of) { return activated(conv, r_acc[i][of % kTM] + bias); };
-            if (vectors)   // four pixels are all in one plane, or all past the last
+            if (vectors)   // the four pixels are in one plane, or all past the last
                 *reinterpret_cast<float4*>(y_m + k * PQ) =
                     make_float4(y_of(j), y_of(j + 1), y_of(j + 2), y_of(j + 3));
             else
@@ -230,8 +237,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     const ThisDevice device = this_device();
     if (device.error) return device.error;
 
-    // Choose the tile that gives the busiest SM the least work; a smaller tile copies more for each
-    // sum.
+    // Choose the tile shape that gives the busiest SM the least work. A smaller tile copies more
+    // bytes for each sum, so it costs a few percent more.
     const auto cost = [&](int kBM, int kBN, int percent) {
         return ceil_div(blocks_of(conv, kBM, kBN), int64_t(device.sms)) * kBM * kBN * percent;
     };

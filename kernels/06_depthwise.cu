@@ -1,19 +1,19 @@
 // title: Depthwise
-// idea: With one input channel for each output channel, a matrix product has nothing to share: each
-//       byte of x is used only R*S times, so memory is the limit. A block copies
-//       the input tile of one plane into shared memory, and keeps many copies in flight.
-// change: Against 03: the loops over channels are gone. The tile arrives by asynchronous copies, 16
-//       bytes each where rows allow it, without passing through registers. A thread computes
-//       several outputs of a column and reads each input row of theirs once.
-// mapping: block -> tile_w x tile_h outputs of one plane (n, c), and all K/groups channels that
-//       see it; lane -> column q, thread -> up to ROWS outputs p below each other.
+// idea: With one input channel per output channel, each value of x is used only R*S times, so
+//       memory is the limit. A block copies the input tile of one plane into shared memory, and
+//       keeps many copies in flight.
+// change: Against 03: no loops over channels. The tile arrives by asynchronous copies, of 16 bytes
+//       if rows allow it. A thread computes several outputs of a column and reads each input row
+//       once for all of them.
+// mapping: block -> tile_w x tile_h outputs of one plane (n, c), for all K/groups channels that use
+//       the plane; lane -> column q, thread -> up to ROWS outputs p below each other.
 // precision: fp32
 // epilogue: bias, relu
 // supports: groups == C, 4 * (7 * stride_h + (R - 1) * dilation_h + 1)
 //       * (31 * stride_w + (S - 1) * dilation_w + 8) <= smem
 // best: groups > 1
-// limits: Memory: x is read and y written once. Other filter sizes than those listed at the end,
-//       strides and dilations need loops at run time and read shared memory for each product.
+// limits: Memory: x is read and y written once. Filter sizes that are not listed at the end,
+//       strides and dilations need loops at run time, and a shared-memory read for each product.
 #include "convlab_async.cuh"
 
 #ifndef TILE_W
@@ -26,9 +26,9 @@ constexpr int kThreads = 256;
 constexpr int kTileW = TILE_W, kRows = ROWS;
 static_assert(kTileW >= 32 && kThreads % kTileW == 0, "TILE_W: 32, 64, 128 or 256");
 static_assert(kRows >= 1 && kRows <= 256, "ROWS: 1 to 256");
-constexpr int kChunk = 4;   // outputs of a column that are summed at a time, where R, S may be any
+constexpr int kChunk = 4;   // outputs of a column that are summed at a time, for any R and S
 
-// A block's outputs, kThreads / tile_w * rows below each other, and their input tile in shared
+// A block computes tile_w x (kThreads / tile_w * rows) outputs. Their input tile is in shared
 // memory. Its rows begin `shift` columns before the first needed one, if that aligns them to 16
 // bytes in x.
 struct Tile {
@@ -38,7 +38,8 @@ struct Tile {
     bool vectors;          // copy 16 bytes at a time
 };
 
-// kVector columns at a time: they are all inside the image or all outside, see `tile_for`.
+// Copies the input tile, kVector columns at a time. These columns are all inside the image or all
+// outside; see `tile_for`.
 template <int kVector>
 __device__ __forceinline__ void stage(const ConvProblem& conv, const Tile& tile,
                                       const float* x_plane, float* s_x, int h0, int w0) {
@@ -56,7 +57,8 @@ __device__ __forceinline__ void stage(const ConvProblem& conv, const Tile& tile,
     __pipeline_wait_prior(0);
 }
 
-// A filter of kR x kS with stride and dilation 1, all known to the compiler; 0 x 0: any.
+// kR x kS: the size of the filter, as a constant for the compiler; stride and dilation are 1.
+// 0 x 0: any filter, stride and dilation.
 template <int kR, int kS>
 __global__ void __launch_bounds__(kThreads, kR * kS > 25 ? 2 : 4)
 conv2d_depthwise(ConvProblem conv, Tile tile, const float* __restrict__ g_x,
@@ -96,9 +98,9 @@ conv2d_depthwise(ConvProblem conv, Tile tile, const float* __restrict__ g_x,
             float r_w[kR][kS];
             #pragma unroll
             for (int tap = 0; tap < kR * kS; ++tap) r_w[tap / kS][tap % kS] = w_k[tap];
-            float r_acc[kR] = {};   // of the kR output rows that see the input row: row - r
+            float r_acc[kR] = {};   // sums of the kR output rows that use this input row: row - r
             const float* s_row = s_thread;
-            #pragma unroll kR   // so that passing sums on only renames registers
+            #pragma unroll kR   // so that the shift of r_acc only renames registers
             for (int row = 0; row < rows + kR - 1; ++row) {
                 #pragma unroll
                 for (int s = 0; s < kS; ++s)
@@ -113,7 +115,8 @@ conv2d_depthwise(ConvProblem conv, Tile tile, const float* __restrict__ g_x,
                 s_row += tile.pitch;
             }
         } else {
-            const int step = conv.stride_h * tile.pitch;   // from one output's rows to the next's
+            // From the input row of one output to that of the next.
+            const int step = conv.stride_h * tile.pitch;
             for (int first = 0; first < rows; first += kChunk) {
                 const int last = min_of(kChunk, rows - first) - 1;
                 float r_acc[kChunk] = {};
@@ -124,7 +127,7 @@ conv2d_depthwise(ConvProblem conv, Tile tile, const float* __restrict__ g_x,
                         const float* s_tap = s_thread + first * step +
                                              r * conv.dilation_h * tile.pitch + s * conv.dilation_w;
                         #pragma unroll
-                        for (int row = 0; row < kChunk; ++row)   // past the last: again the last
+                        for (int row = 0; row < kChunk; ++row)   // past the last: the last again
                             r_acc[row] += s_tap[min_of(row, last) * step] * r_w;
                     }
                 }
@@ -138,7 +141,7 @@ conv2d_depthwise(ConvProblem conv, Tile tile, const float* __restrict__ g_x,
     }
 }
 
-// Tiles begin at multiples of 32 columns, so all of them are shifted alike.
+// Returns the tile of a size. Tiles begin at multiples of 32 columns, so all have the same shift.
 static Tile tile_for(const ConvProblem& conv, int tile_w, int rows, const float* x) {
     const bool vectors = conv.W % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
     const int shift = vectors ? (4 - conv.pad_w % 4) % 4 : 0;
@@ -160,7 +163,8 @@ static const char* launch(const ConvProblem& conv, const Tile& tile, const float
     const int64_t planes = int64_t(conv.N) * conv.C;
     if (tiles > INT32_MAX / planes) return "06_depthwise: more tiles than blocks in a grid (2^31)";
     const int bytes = tile.extent_h * tile.pitch * int(sizeof(float));
-    const cudaError_t status = cudaFuncSetAttribute(   // 48 KB unless asked for
+    // Without this call, a block may have 48 KB of shared memory at most.
+    const cudaError_t status = cudaFuncSetAttribute(
         conv2d_depthwise<kR, kS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return cudaGetErrorString(status);
     conv2d_depthwise<kR, kS><<<unsigned(tiles * planes), kThreads, bytes, stream>>>(
@@ -176,7 +180,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     const ThisDevice device = this_device();
     if (device.error) return device.error;
 
-    // The widest tile that is not half empty, and as many rows as leave room for four blocks.
+    // Start with the widest tile that is more than half full. Then take as many rows as fit into a
+    // quarter of the shared memory, so that four blocks share an SM.
     int tile_w = kTileW, rows = kRows;
     while (tile_w > 32 && tile_w / 2 >= conv.Q) tile_w /= 2;
     while (rows > 1 && kThreads / tile_w * rows / 2 >= conv.P) rows = ceil_div(rows, 2);

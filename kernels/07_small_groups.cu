@@ -1,10 +1,10 @@
 // title: Small groups
-// idea: With a few channels in a group, all that a tile of outputs needs fits into shared memory:
-//       the group's input tile, halo included, and its filter. x is read and y written once, so
-//       memory is the limit again, if the threads keep up with it.
-// change: Against 06: a sum over the group's input channels, and 4 output channels a thread. An
-//       input read from shared memory serves 4 channels, a float4 of the filter serves 4 outputs of
-//       a column.
+// idea: With few channels in a group, the group's input tile, halo included, and its filter fit
+//       into shared memory. DRAM delivers x once and takes y once, so memory is the limit if the
+//       threads keep up.
+// change: Against 06: a sum over the group's input channels, and 4 output channels per thread. A
+//       value of x read from shared memory serves 4 channels; 4 values of the filter, read at once,
+//       serve ROWS outputs.
 // mapping: block -> tile_w x tile_h outputs of 4 channels of one group and image; lane -> column q,
 //       thread -> kRows outputs p below each other x 4 channels k.
 // precision: fp32
@@ -12,7 +12,8 @@
 // supports: 4 * ((15 * stride_h + (R - 1) * dilation_h + 1)
 //       * (15 * stride_w + (S - 1) * dilation_w + 8) + 4 * R * S) <= smem
 // best: groups > 1, groups < C, C <= 4 * groups
-// limits: Memory, for groups of 4; the multipliers, and reads of shared memory, from about 16 on.
+// limits: Memory, for groups of 4 channels; the multipliers and the reads of shared memory, from
+//       about 16 channels on.
 #include "convlab_async.cuh"
 
 #ifndef ROWS
@@ -36,7 +37,8 @@ struct Staging {
     int bytes;             // shared memory in all
 };
 
-// kVector columns at a time: they are all inside the image or all outside, see `staging_for`.
+// Copies the input tile, kVector columns at a time. These columns are all inside the image or all
+// outside; see `staging_for`.
 template <int kVector, int kThreads>
 __device__ __forceinline__ void stage(const ConvProblem& conv, const Staging& staging, int channels,
                                       const float* x_c0, float* s_x, int h0, int w0) {
@@ -57,7 +59,8 @@ __device__ __forceinline__ void stage(const ConvProblem& conv, const Staging& st
     __pipeline_commit();
 }
 
-// A filter of kR x kS with stride and dilation 1, all known to the compiler; 0 x 0: any.
+// kR x kS: the size of the filter, as a constant for the compiler; stride and dilation are 1.
+// 0 x 0: any filter, stride and dilation.
 template <int kR, int kS, int kTileW, int kThreads>
 __global__ void __launch_bounds__(kThreads, kTileW == 32 ? 4 : 12)
 conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__ g_x,
@@ -128,7 +131,8 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
                     }
                 }
             } else {
-                const int step = conv.stride_h * staging.pitch;   // from one output's rows on
+                // From the input row of one output to that of the next.
+                const int step = conv.stride_h * staging.pitch;
                 for (int r = 0; r < conv.R; ++r) {
                     #pragma unroll 1
                     for (int s = 0; s < conv.S; ++s) {
@@ -147,7 +151,7 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
                 }
             }
         }
-        __syncthreads();   // all have read the tiles before they are loaded anew
+        __syncthreads();   // all have read the tiles before the next are loaded
     }
 
     #pragma unroll
@@ -162,9 +166,9 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
     }
 }
 
-// Stages as many channels at a time as fit into 48 KB, so that several blocks share an SM; if a
-// single channel is larger, one, up to the device's limit. Tiles begin at multiples of 16 columns,
-// so all have the same shift.
+// Returns a staging of as many channels at a time as fit into 48 KB, so that several blocks share
+// an SM. If a single channel needs more, it is one channel, up to the device's limit. Tiles begin
+// at multiples of 16 columns, so all have the same shift.
 static Staging staging_for(const ConvProblem& conv, int tile_w, int tile_h, const float* x,
                            int64_t smem) {
     const bool vectors = conv.W % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
@@ -184,7 +188,7 @@ static Staging staging_for(const ConvProblem& conv, int tile_w, int tile_h, cons
     return {int(extent_h), int(pitch), shift, vectors, lanes, c_tile, int(c_tile * channel)};
 }
 
-// Launches, and sets `error`; returns false if the tile does not fit into shared memory.
+// Launches the kernel and sets `error`. Returns false if the tile does not fit into shared memory.
 template <int kR, int kS, int kTileW, int kThreads>
 static bool launch(const ConvProblem& conv, int smem, const float* x, const float* w,
                    const float* bias, float* y, cudaStream_t stream, const char** error) {
@@ -198,7 +202,8 @@ static bool launch(const ConvProblem& conv, int smem, const float* x, const floa
         return true;
     }
     const auto kernel = conv2d_small_groups<kR, kS, kTileW, kThreads>;
-    const cudaError_t status = cudaFuncSetAttribute(   // 48 KB unless asked for
+    // Without this call, a block may have 48 KB of shared memory at most.
+    const cudaError_t status = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, staging.bytes);
     if (status != cudaSuccess) {
         *error = cudaGetErrorString(status);

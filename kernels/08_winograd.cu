@@ -1,10 +1,9 @@
 // title: Winograd F(2x2, 3x3), fused
-// idea: 2 x 2 outputs of a 3 x 3 filter need 16 products instead of 36 (Winograd 1980; Lavin and
-//       Gray, arXiv:1509.09308): y = A'((G w G') * (B' x B)) A, * element by element. Summed over
-//       channels, the 16 elements are 16 matrix products, and their tiles stay on the chip.
-// change: Against 05: the rows of the product are input channels, not taps. A tile of x passes
-//       through registers to be transformed on its way into shared memory; the filter was
-//       transformed once, into the workspace. Each warp has two of the 16 products.
+// idea: 2 x 2 outputs of a 3 x 3 filter need 16 products instead of 36: y = A'((G w G') * (B' x B))
+//       A. Summed over channels, they are 16 matrix products. Transformed inputs stay on chip.
+// change: Against 05: the rows of a product are input channels, not taps. A tile of x is
+//       transformed in registers, between loading and staging. Another kernel transforms the filter
+//       first, into the workspace. Each warp computes two products.
 // mapping: block -> kBT tiles of 2 x 2 outputs (n, p, q) end to end x kBN channels k of one group;
 //       warp -> 2 elements of the 16; thread -> 8 tiles x 8 channels of each.
 // precision: fp32
@@ -12,27 +11,32 @@
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
 // best: tf32 == 0, groups == 1, C >= 16, N * P * Q * K >= 500000
 // mixes: 2x2
-// limits: With few channels the transforms are a large part. An inf or NaN in x reaches all of its
-//       2 x 2 outputs, and inf minus inf is NaN.
+// limits: With few channels, the transforms take a large part of the time. An inf or NaN in x
+//       reaches all outputs of its 2 x 2 tile, and inf minus inf is NaN.
 #include "convlab_async.cuh"
+
+// The algorithm is F(2x2, 3x3) of Winograd (1980) in the form of Lavin and Gray (arXiv:1509.09308).
+// Here ' is the transpose and * the product element by element. G, B and A are constant matrices:
+// the code below writes their sums out.
 
 #ifndef BC
 #define BC 8       // input channels staged at a time
 #endif
 #ifndef UNROLL
-#define UNROLL 2   // of them multiplied in one piece of code
+#define UNROLL 2   // of these channels for each pass of the unrolled loop
 #endif
 constexpr int kBC = BC, kBT = 32, kBN = 64, kThreads = 256, kElements = 16;
 constexpr int kUnroll = UNROLL;
 static_assert(kBC == 4 || kBC == 8, "BC: 4 or 8");
 static_assert(kUnroll >= 1 && kUnroll <= 8, "UNROLL: 1 to 8");
 
-// The tiles of 2 x 2 outputs: of an image, of all, and the pitch of the transformed filter.
+// The tiles of 2 x 2 outputs: how many there are in a row, in an image and in all; and how memory
+// may be accessed.
 struct Tiling {
     int tiles_q;
     int64_t per_image, tiles;
-    int k_pitch;   // K / groups, rounded up to 16 bytes
-    bool pairs;    // two neighbours of y are aligned to 8 bytes
+    int k_pitch;   // of the transformed filter: K / groups, rounded up to 16 bytes
+    bool pairs;    // two neighbouring outputs can be stored as 8 bytes
 };
 
 struct alignas(16) Quad {
@@ -73,8 +77,9 @@ transform_filter(ConvProblem conv, Tiling tiling, int first_group, int groups,
     }
 }
 
-// One block stays on each SM and does one item of work after another: kBT tiles x kBN channels.
-// Items that share tiles follow each other. The next item's first loads run while y is written.
+// The grid has at most one block for each SM, and a block computes one item after another: kBT
+// tiles x kBN channels. Items that share tiles follow each other. The next item's first loads run
+// while y is written.
 template <int kBC>
 __global__ void __launch_bounds__(kThreads)
 conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, int64_t items,
@@ -90,7 +95,7 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
     const int k_tiles = ceil_div(K_group, kBN);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    // Of an item: its channels, and a lane's tile, as it reads x and writes y.
+    // The item: its channels, and the tile of a lane, for which the lane reads x and writes y.
     int k0, group;                 // within the group; in the workspace
     int p, q;
     int64_t n;                     // N or more if there is no such tile
@@ -145,7 +150,8 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
             s_lane[(4 * i + 3) * kBC * kBT] = r_half[i][1] - r_half[i][3];
         }
     };
-    // A row is one element and channel; 16 lanes copy it, four floats each, a thread one channel's.
+    // A row of u is one element and one channel. 16 lanes copy a row, four floats each; a thread
+    // copies rows of one channel only.
     constexpr int lanes = kBN / 4, elements = kThreads / lanes / kBC;   // at a time
     const int row_u = threadIdx.x / lanes, column_u = threadIdx.x % lanes * 4;
     const auto copy_u = [&](int c0, int stage) {
@@ -171,14 +177,14 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
         float r_acc[2][8][8] = {};   // element, k, t
         for (int c0 = 0; c0 < C_group; c0 += kBC, stage ^= 1) {
             __pipeline_wait_prior(0);
-            __syncthreads();   // all have their part of this stage, and are done with the other
+            __syncthreads();   // all have filled their part of this stage, and read the other
             if (c0 + kBC < C_group) {
                 copy_u(c0 + kBC, stage ^ 1);
                 load_x(c0 + kBC);   // arrives while this stage is multiplied
             }
             const float* s_v_thread = s_v + stage * kStage + 2 * warp * kBC * kBT + thread_t;
             const float* s_u_thread = s_u + stage * kStage + 2 * warp * kBC * kBN + thread_k;
-            #pragma unroll kUnroll   // more, and fragments are read too early for the registers
+            #pragma unroll kUnroll   // more, and early reads need too many registers
             for (int c = 0; c < kBC; ++c) {
                 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
@@ -208,16 +214,17 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
             copy_u(0, stage);
             load_x(0);
         }
-        // Eight warps have the 16 elements of a tile. They exchange them through the last stage's
-        // memory, some channels at a time. With this pitch, 8 lanes' stores of four floats have no
-        // bank conflict.
+        // The 16 elements of a tile are spread over eight warps. The warps exchange them through
+        // the memory of the last stage, some channels at a time. With this pitch, the stores of
+        // four floats by 8 lanes have no bank conflict.
         constexpr int kPitch = kBT + 16;
-        constexpr int kRound = min_of(8, kStage / (kElements * 8 * kPitch));   // of a thread's 8
+        // Channels of a round, of a thread's 8.
+        constexpr int kRound = min_of(8, kStage / (kElements * 8 * kPitch));
         static_assert(kRound >= 1, "BC: room for the exchange");
         float* s_m = s_v + (stage ^ 1) * kStage;   // (16, kRound * 8, kPitch)
         #pragma unroll
         for (int first = 0; first < 8; first += kRound) {
-            __syncthreads();   // all have read what lies there
+            __syncthreads();   // all have read what is there
             #pragma unroll
             for (int e = 0; e < 2; ++e)
                 #pragma unroll
@@ -269,17 +276,17 @@ static Tiling tiling_of(const ConvProblem& conv, const float* y = nullptr) {
     return {tiles_q, per_image, conv.N * per_image, ceil_div(conv.K / conv.groups, 4) * 4, pairs};
 }
 
-// Bytes of a stage with `channels` input channels: of x and of the filter, transformed.
+// The bytes of a stage with `channels` input channels: transformed x and filter.
 constexpr int stage_bytes(int channels) {
     return kElements * channels * (kBT + kBN) * int(sizeof(float));
 }
 
-// Bytes of the transformed filter of one group.
+// Returns the bytes of the transformed filter of one group.
 static size_t group_bytes(const ConvProblem& conv) {
     return sizeof(float) * kElements * (conv.C / conv.groups) * size_t(tiling_of(conv).k_pitch);
 }
 
-// Groups are done one or several at a time, as the workspace allows.
+// Groups run one or several at a time, as the workspace allows.
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) {
     if (problem->N == 0) return 0;
     const size_t group = group_bytes(*problem);
@@ -293,7 +300,8 @@ static const char* launch(const ConvProblem& conv, int sms, int first_group, int
     const Tiling tiling = tiling_of(conv, y);
     const int64_t items = ceil_div(tiling.tiles, int64_t(kBT)) * groups *
                           ceil_div(conv.K / conv.groups, kBN);
-    const cudaError_t status = cudaFuncSetAttribute(   // 48 KB unless asked for
+    // Without this call, a block may have 48 KB of shared memory at most.
+    const cudaError_t status = cudaFuncSetAttribute(
         conv2d_winograd<kBC>, cudaFuncAttributeMaxDynamicSharedMemorySize, stage_bytes(kBC) * 2);
     if (status != cudaSuccess) return cudaGetErrorString(status);
     const unsigned blocks = unsigned(min_of(items, int64_t(sms)));

@@ -1,26 +1,27 @@
 // title: Winograd F(4x4, 3x3), fused
-// idea: 4 x 4 outputs of a 3 x 3 filter need 36 products instead of 144. At the usual points, 0,
-//       +-1, +-2 and infinity, large terms cancel. At 0, +-5/8, +-3/2 and infinity these terms are
-//       smaller, and the error is less than half. A and B still have exact constants.
-// change: Against 08: 36 elements. The sums of 32 tiles x 32 channels take 96 registers of 384
-//       threads, and leave none for loads of x. So four warps load, transform and copy, while
-//       twelve multiply. If two stages hold all channels, the filter is copied once.
-// mapping: block -> 32 tiles of 4 x 4 outputs (n, p, q) end to end x 32 channels k of one group; a
-//       warp of twelve -> 3 elements: one for each half warp, 8 x 8 a thread, one for both, 8 x 4.
+// idea: 4 x 4 outputs of a 3 x 3 filter need 36 products instead of 144. With the usual points,
+//       large terms cancel. The points 0, +-5/8, +-3/2 and infinity more than halve the error. A, B
+//       stay exact.
+// change: Against 08: 36 elements. The sums of 32 tiles x 32 channels take 96 registers of each of
+//       384 threads and leave none for loads of x. So four warps load and transform while twelve
+//       multiply.
+// mapping: block -> 32 tiles of 4 x 4 outputs (n, p, q) end to end x 32 channels k of one group;
+//       each of twelve warps -> 3 elements: one for each half warp, with 8 x 8 sums a thread, and
+//       one for both, with 8 x 4.
 // precision: fp32
 // epilogue: bias, relu
 // supports: R == 3, S == 3, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1
 // mixes: 4x4
-// limits: Loads of x, which four warps do not hide: 2 ms of 9 on `square` and of 7 on `wide`, on an
-//       H200. With few channels the exchange of a tile's elements takes as much. An inf or
-//       NaN in x reaches all of its 4 x 4 outputs, and inf minus inf is NaN.
+// limits: Loads of x, which four warps do not hide completely. With few channels, the exchange of a
+//       tile's elements takes as long. An inf or NaN in x reaches all outputs of its 4 x 4 tile,
+//       and inf minus inf is NaN.
 #include "convlab_async.cuh"
 
 #ifndef BC
 #define BC 8       // input channels staged at a time
 #endif
 #ifndef KEEP
-#define KEEP 1     // whether the filter stays in shared memory where its channels fit
+#define KEEP 1     // 1: the filter stays in shared memory if its channels fit
 #endif
 static_assert(BC == 4 || BC == 8, "BC: 4 or 8");
 static_assert(KEEP == 0 || KEEP == 1, "KEEP: 0 or 1");
@@ -28,22 +29,29 @@ constexpr int kTile = 32, kElements = 36;   // tiles of a block, and channels
 constexpr int kRow = kElements * kTile;     // floats of an input channel, of x or of the filter
 constexpr int kMultiply = 12, kLoad = 4;    // warps
 constexpr int kThreads = 32 * (kMultiply + kLoad);
-constexpr float kA = 0.625f, kB = 1.5f;     // the points are 0, kA, -kA, kB, -kB and infinity
+// The points are 0, kA, -kA, kB, -kB and infinity. The usual ones are 0, +-1, +-2 and infinity.
+constexpr float kA = 0.625f, kB = 1.5f;
 constexpr float kA2 = kA * kA, kB2 = kB * kB;
 
 #include "winograd_tile.cuh"
 
-// The plan, by count (04_to_the_limit: what came of it). Per block and input channel: 32 x 32 x 36
-// products are 1152 instructions of warps; with reads (7 of 16 bytes for 96 products a thread) and
-// steps the twelve warps issue 1340, the loaders 280: an SM needs 405 cycles where its multipliers
-// need 288. Shared memory is busy for 290: 168 to read, 36 + 36 to write v and u, 50 to pass x.
-// From L2 come 4.6 KB of u and 3.3 of x, 19 bytes a cycle of some 24: registers hold no larger
-// block. An item ends with 3000 to 3500 cycles in which 36 x 1024 sums meet, 128 bytes a cycle in
-// and out, and y is written. On an H200 at 1.98 GHz `square` takes 5.0 ms and `wide` 3.7, at 0.8 of
-// that clock 6.2 and 4.6. Were v and the products written to memory instead, so that 36 products of
-// matrices remain, `square` would move 38 GB more: 2.25 times y, out and in.
+// An estimate by count; the notebook 04_to_the_limit compares it with measurements.
+// For a block and an input channel, the 32 x 32 x 36 products are 1152 warp instructions. With
+// their reads (7 of 16 bytes for 96 products of a thread) and loop steps, the twelve warps issue
+// 1340 instructions, the loaders 280. An SM issues four a cycle, so these take 405 cycles. The
+// products alone take 288.
+// Shared memory is busy for 290 cycles: 168 for operands, 36 + 36 for the stores of v and u, 50 for
+// loads of x, which use the same path. The L2 delivers 4.6 KB of u and 3.3 KB of x. That is 19
+// bytes a cycle, of about 24 that it can. The registers hold no larger block.
+// At the end of an item, 36 x 1024 sums are exchanged, 128 bytes a cycle in and out, and y is
+// written. That takes 3000 to 3500 cycles.
+// So `square` would take 5.0 ms and `wide` 3.7 ms on an H200 at 1.98 GHz; 6.2 and 4.6 ms at 0.8 of
+// that clock. Measured: 9.1 and 7.1 ms (2026-11-22). About 2 ms of each are loads of x that four
+// warps do not hide.
+// The alternative writes v and the products to memory, and computes 36 matrix products. On `square`
+// it would move 38 GB more: the products are 2.25 times as large as y, and are written and read.
 
-// B' of six numbers: values of the polynomial that is zero at all other points.
+// B' of six numbers: the values of the polynomial that is zero at all points but one.
 __device__ __forceinline__ void transform_x(const float (&x)[6], float (&v)[6]) {
     const float even_a = x[4] - kB2 * x[2], odd_a = kA * (x[3] - kB2 * x[1]);
     const float even_b = x[4] - kA2 * x[2], odd_b = kB * (x[3] - kA2 * x[1]);
@@ -55,7 +63,7 @@ __device__ __forceinline__ void transform_x(const float (&x)[6], float (&v)[6]) 
     v[5] = kA2 * kB2 * x[1] + (x[5] - (kA2 + kB2) * x[3]);
 }
 
-// A' of six numbers: four sums of them times the points' powers.
+// A' of six numbers: four sums of them, times powers of the points.
 __device__ __forceinline__ void transform_m(const float (&m)[6], float (&y)[4]) {
     const float even_a = m[1] + m[2], odd_a = m[1] - m[2];
     const float even_b = m[3] + m[4], odd_b = m[3] - m[4];
@@ -65,7 +73,8 @@ __device__ __forceinline__ void transform_m(const float (&m)[6], float (&y)[4]) 
     y[3] = kA2 * kA * odd_a + (kB2 * kB * odd_b + m[5]);
 }
 
-// All warps of the block: a barrier of PTX is known by its number, wherever it is waited at.
+// A barrier for all warps of the block. In PTX a barrier has a number, so warps may wait for it at
+// different places of the code.
 __device__ __forceinline__ void meet() {
 #ifdef CONVLAB_SIMULATOR
     __syncthreads();
@@ -74,14 +83,16 @@ __device__ __forceinline__ void meet() {
 #endif
 }
 
-// Sums of a round meet in shared memory, (36, 4 kRows, 32): channel row, and tiles, whose halves
-// change places in every second group of kRows, so that a warp's stores of four meet different
-// banks. A thread's channels are 16 i + 4 g + j, g = 0 to 3; a round has one i and kRows of the j.
+// The exchange of sums through shared memory, in rounds: (36, 4 kRows, 32) are elements, channels
+// and tiles. In every second group of kRows channels, the two halves of the tiles are swapped, so
+// that a warp's 16-byte stores use different banks.
+// A thread's channels are 16 i + 4 g + j, with g = 0 to 3. A round has one i and kRows of the j.
 template <int kBC>
 struct Meeting {
     static constexpr int kRows = kBC / 2;
     static constexpr int kRounds = 8 / kRows;
-    // Channels that the twelve warps write; in more rounds than two they have no registers for it.
+    // Channels that the twelve warps store to y. With more than two rounds they have no registers
+    // for it.
     static constexpr int kOthers = kRows == 4 ? kMultiply : 0;
 
     __device__ static int at(int element, int g, int j, int t) {
@@ -89,7 +100,8 @@ struct Meeting {
     }
 };
 
-// A warp's channel of a round, back from the 36 elements to 4 x 4 outputs, a lane's tile each.
+// Computes 4 x 4 outputs from 36 elements and stores them to y: for one channel of a round, one
+// tile per lane.
 template <int kBC>
 __device__ __forceinline__ void write_y(const ConvProblem& conv, const Tiling& tiling,
                                         const Item& item, int first_group, int round,
@@ -125,18 +137,20 @@ __device__ __forceinline__ void write_y(const ConvProblem& conv, const Tiling& t
     }
 }
 
-// Where in a channel's (36, 32) an element of x's tile t is. A warp multiplies three elements: one
-// for each half warp, and one for both, which have half of its tiles each. So a half warp's numbers
-// lie together, its own 32 and the 16, and a thread needs one address for them.
+// Returns where value (element, t) of x is in the (36, 32) of a channel. A warp multiplies three
+// elements: one for each half warp, and one for both, which have half of its tiles each. The values
+// that a half warp reads are contiguous: 32 of its own element and 16 of the shared one. So a
+// thread needs one address for both.
 __device__ __forceinline__ int v_at(int element, int t) {
     const int third = element % 3;
     return element / 3 * 3 * kTile + (third < 2 ? third * 48 + t : 32 + t + t / 16 * 32);
 }
 
-// One block stays on each SM and does one item after another. Its warps part for good: four stage
-// what the next kBC channels need, also of the next item, while twelve multiply; all write y.
-// kKeep: two stages hold all channels, and all items of a block have the same 32 filters. Then u is
-// copied once, and the sums are exchanged in a third place, not in a stage.
+// The grid has at most one block for each SM, and a block computes one item after another. Its
+// warps have fixed roles. Four warps stage the next kBC channels, also those of the next item,
+// while twelve multiply. All warps store y.
+// kKeep: the two stages hold all channels, and all items of a block use the same 32 filters. Then u
+// is copied only once, and sums are exchanged in a buffer of their own, not in a stage.
 template <int kBC, bool kKeep>
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items, int blocks,
@@ -144,31 +158,36 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
                     const float* __restrict__ g_bias, float* __restrict__ g_y) {
     using Meet = Meeting<kBC>;
     extern __shared__ float4 s_mem[];
-    constexpr int kStage = kBC * kRow * 2;          // floats: v (kBC, 36, 32), then u alike; twice
+    // Floats of a stage: v (kBC, 36, 32), then u (kBC, 36, 32). There are two stages.
+    constexpr int kStage = kBC * kRow * 2;
     float* s_stages = reinterpret_cast<float*>(s_mem);
-    float* s_meeting = s_stages + 2 * kStage;       // where they do not meet in a stage
+    float* s_meeting = s_stages + 2 * kStage;       // with kKeep: where sums are exchanged
     const int C_group = tiling.C_group;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
     if (warp >= kMultiply) {
         int stage = 0;
-        const int loader = warp - kMultiply;        // has channels loader, loader + kLoad, ...
-        int copies = 2;                             // of u, with kKeep
+        const int loader = warp - kMultiply;        // loads channels loader, loader + kLoad, ...
+        int copies = 2;                             // of u still to make, with kKeep
         int next_item = blockIdx.x, next_c = loader;
         Pixels pixels = pixels_of(conv, tiling, item_at(tiling, next_item, lane), first_group, g_x);
         float r_x[6][6];
         const auto load_x = [&] {
             const float* x = pixels.x + next_c * tiling.HW;
-            if (pixels.inside && next_c < C_group)   // most tiles; tests would cost more than loads
+            if (pixels.inside && next_c < C_group)   // most tiles; tests cost more than loads
                 load_tile<true>(x, 0, conv.W, conv.pad_w, tiling.quads, r_x);
             else
                 load_tile<false>(x, next_c < C_group ? pixels.mask : 0, conv.W, conv.pad_w,
                                  tiling.quads, r_x);
-            if (pixels.inside && next_c + kLoad < C_group)   // a row by each sixth lane: 96 bytes
+            // Prefetch the next channel of this loader: each lane one row of its tile. Every sixth
+            // lane takes the same row. Their tiles are 96 bytes apart, so no cache line of the row
+            // is left out.
+            if (pixels.inside && next_c + kLoad < C_group)
                 fetch_to_L2(x + kLoad * tiling.HW + lane % 6 * conv.W);
         };
         load_x();
-        // The stage that begins with channel c0 of an item; x of its first channel is on its way.
+        // Fills the stage that begins with channel c0 of an item. The loads of x of its first
+        // channel are already in flight.
         const auto fill = [&](int number, int c0, int stage) {
             float* s_v = s_stages + stage * kStage + loader * kRow;
             float* s_u = s_stages + stage * kStage + kBC * kRow;
@@ -203,7 +222,7 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
                 next_c += kLoad;
                 if (next_c >= ceil_div(C_group, kBC) * kBC) {
                     next_c = loader;
-                    next_item = min_of(next_item + blocks, items - 1);   // or one too many
+                    next_item = min_of(next_item + blocks, items - 1);   // past the last: the last
                     pixels = pixels_of(conv, tiling, item_at(tiling, next_item, lane), first_group,
                                        g_x);
                 }
@@ -218,7 +237,7 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
             }
             __pipeline_wait_prior(0);
         };
-        // While channels from c0 on of an item are multiplied, the stage that is next is filled.
+        // While the channels from c0 on of an item are multiplied, the next stage is filled.
         for (int number = blockIdx.x, c0 = -kBC;; stage ^= 1) {
             const bool last = c0 + kBC >= C_group;
             const int then = last ? number + blocks : number;
@@ -243,19 +262,19 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
         }
     }
 
-    // What a thread reads of a channel, in the stage that is next: v of its elements, u of its half
-    // warp's own and of the one for both.
+    // What a thread reads for a channel: v of its elements, u of the element of its half warp, and
+    // u of the element for both. The pointers start in the stage that is read next.
     const int half = lane / 16, thread_k = lane / 4 % 4 * 4;   // + 0 to 3, and 16 on
     const float* s_v = s_stages + v_at(3 * warp + half, lane % 4 * 4);
     const float* s_u = s_stages + (kBC * kElements + 3 * warp + half) * kTile + thread_k;
     const float* s_u_both = s_stages + (kBC * kElements + 3 * warp + 2) * kTile + thread_k;
-    bool second = false;   // that stage of the two
+    bool second = false;   // whether the next stage is the second one
     for (int number = blockIdx.x; number < items; number += blocks) {
         float r_own[8][8] = {}, r_both[8][4] = {};   // k, t
         for (int left = C_group; left > 0; left -= kBC) {
-            meet();   // all have their part of this stage, and are done with the other
+            meet();   // all have filled their part of this stage, and read the other
             const int channels = min_of(kBC, left);
-            #pragma unroll 1   // more, and numbers are read too early for the registers
+            #pragma unroll 1   // unrolled, early reads need too many registers
             for (int c = 0; c < channels; ++c) {
                 Quad r_v[2], r_u[2];
                 #pragma unroll
@@ -287,15 +306,16 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
             s_u += step;
             s_u_both += step;
         }
-        // Worked out anew, or it would take registers from the loop above; so would the item below.
+        // Computed again from here on: kept in registers, these values would take them from the
+        // loop above. The same holds for the item below.
         unsigned thread = threadIdx.x;
         asm volatile("" : "+r"(thread));
         const int g = thread / 4 % 4, t = thread % 4 * 4, element = thread / 32 * 3;
         Item item;
-        float* s_m = kKeep ? s_meeting : s_stages + (second ? 0 : kStage);   // the one read last
+        float* s_m = kKeep ? s_meeting : s_stages + (second ? 0 : kStage);   // the stage read last
         #pragma unroll
         for (int round = 0; round < Meet::kRounds; ++round) {
-            if (!kKeep || round > 0) meet();   // all have read what lies there
+            if (!kKeep || round > 0) meet();   // all have read what is there
             #pragma unroll
             for (int j = 0; j < Meet::kRows; ++j) {
                 const float* r_m = r_own[round * Meet::kRows + j];
@@ -322,19 +342,19 @@ conv2d_winograd_4x4(ConvProblem conv, Tiling tiling, int first_group, int items,
     }
 }
 
-// Bytes of a block's two stages of `channels` input channels.
+// The bytes of a block's two stages of `channels` input channels.
 constexpr int stages_bytes(int channels) { return 2 * 2 * channels * kRow * int(sizeof(float)); }
 
-// And where sums meet in a place of their own.
+// The same, and a buffer for the exchange of sums.
 constexpr int kept_bytes(int channels) { return stages_bytes(channels) / 2 * 3; }
 
-// Bytes of the transformed filter of one group.
+// Returns the bytes of the transformed filter of one group.
 static size_t group_bytes(const ConvProblem& conv) {
     return sizeof(float) * kRow * (conv.C / conv.groups) *
            size_t(ceil_div(conv.K / conv.groups, kTile));
 }
 
-// Groups are done one or several at a time, as the workspace allows.
+// Groups run one or several at a time, as the workspace allows.
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) {
     if (problem->N == 0) return 0;
     const size_t group = group_bytes(*problem);
@@ -349,7 +369,7 @@ static const char* launch(const ConvProblem& conv, int sms, int first_group, int
     const int64_t tiles = int64_t(conv.N) * tiling.per_image;
     const int64_t items = ceil_div(tiles, int64_t(kTile)) * tiling.slices;
     if (tiles > INT32_MAX || items > INT32_MAX / 2) return "08b_winograd_4x4: over 2^30 items";
-    if (kKeep) sms -= sms % tiling.slices;   // items of a block are of one slice
+    if (kKeep) sms -= sms % tiling.slices;   // all items of a block have one slice
     const int blocks = int(min_of(items, int64_t(sms)));
     constexpr int bytes = kKeep ? kept_bytes(kBC) : stages_bytes(kBC);
     const char* error = ask_for_shared_memory(conv2d_winograd_4x4<kBC, kKeep>, bytes);

@@ -1,22 +1,21 @@
-// title: 1x1 on tensor cores, to fp32's accuracy
-// idea: A 1x1 filter makes a convolution the product of two matrices that are already in memory:
-//       the filter, and each image's channels x pixels. Nothing is gathered; the aim is to move
-//       few bytes for each product. So a block computes many tiles: the next tile's x is copied
-//       while this one is multiplied and stored, and a filter of few channels is loaded once.
-// change: Against 10 and 14b: x comes 16 bytes at a time, and its fragments are read so too: which
-//       pixel is which column of a fragment is free, so a lane's four are neighbours, in x as in y.
-//       The filter's parts are made once, in the order in which lanes want them.
+// title: 1x1 on tensor cores, with fp32 accuracy
+// idea: A 1x1 convolution is a product of two matrices that are already in memory: the filter, and
+//       each image's channels x pixels. A block computes many tiles. It copies the next one while
+//       it multiplies this one.
+// change: Against 10 and 14b: x is copied and its fragments are read 16 bytes at a time; a lane's
+//       four pixels are neighbours. The filter is split once, in the order of fragments. A small
+//       filter stays resident.
 // mapping: block -> 64 channels of one group x 128 pixels (n, p, q) end to end, one such tile after
-//       the other; warp -> all of the channels x 32 pixels; lane -> fragments of 16 x 8.
+//       another; warp -> all 64 channels x 32 pixels; lane -> fragments of 16 x 8.
 // parent: 10_mma_tf32
 // precision: fp32
 // epilogue: bias, relu
 // supports: sm >= 80, R == 1, S == 1, N * P * Q < 2147483000
 // best: tf32 == 0, sm == 90, groups == 1, C >= 64, K >= 64, N * P * Q * K >= 800000,
 //       P * Q >= 64 or C >= 1024
-// limits: mma.sync, at half of wgmma's rate, and waits that a scheduler's two warps do not hide:
-//       see the plan below. A tile always has 64 channels and 128 pixels, even if the problem has
-//       fewer. An infinity times an infinity is NaN.
+// limits: mma.sync, which reaches half of wgmma's rate, and waits that the two warps of a scheduler
+//       do not hide; see the estimate below. A tile always has 64 channels and 128 pixels, even if
+//       the problem has fewer. An infinity times an infinity is NaN.
 #include "convlab_async.cuh"
 #include "tensor.cuh"
 
@@ -27,50 +26,55 @@
 #define DEPTH 32    // channels of a chunk
 #endif
 #ifndef WARPS
-#define WARPS 4     // of a block; 8 have half the pixels each, and half the registers
+#define WARPS 4     // of a block; each of 8 has half the pixels and half the registers
 #endif
 #if !defined(TERMS)
-#define TERMS 2     // parts of a number; 1 for 09b
+#define TERMS 2     // TF32 parts of a number; 1 for 09b
 #endif
 constexpr int kStages = STAGES, kDepth = DEPTH, kSteps = kDepth / 8, kTerms = TERMS;
-constexpr int kPeriod = max_of(32 / kDepth, 1);   // chunks, after which sums leave the tensor cores
-constexpr int kThreads = 32 * WARPS, kBlocks = 2; // of a block; of an SM, by its registers
+// A tensor core truncates its sum after every product, so an error grows with the sum's length.
+// After this many chunks, sums move to ordinary registers.
+constexpr int kPeriod = max_of(32 / kDepth, 1);
+constexpr int kThreads = 32 * WARPS, kBlocks = 2; // kBlocks: of an SM, by its registers
 constexpr int kKTile = 64, kPixels = 128;         // of a tile of y
 constexpr int kFragments = kPixels / 8 / WARPS;   // of a warp: 8 pixels each
 constexpr int kPitch = kPixels + 16 / kFragments; // see s_x_lane
 constexpr int kPart = kSteps * kTerms * 32;       // float4 of a chunk's filter, of 16 channels
-constexpr int kFilter = kKTile / 16 * kPart;      // and of them all
+constexpr int kFilter = kKTile / 16 * kPart;      // the same, of all 64 channels
 static_assert(kStages >= 2 && kStages <= 6, "STAGES: 2 to 6");
 static_assert(kDepth == 8 || kDepth == 16 || kDepth == 32, "DEPTH: 8, 16 or 32");
 static_assert(WARPS == 4 || WARPS == 8 && kFilter % kThreads == 0, "WARPS: 4, or 8; DEPTH: 16, 32");
 
 template <int n>
-struct alignas(n * sizeof(float)) Floats {   // read in one piece
+struct alignas(n * sizeof(float)) Floats {   // read by one instruction
     float v[n];
 };
 
-// The plan, by count. For 8 channels of x a warp issues 48 mma, some 60 instructions to make parts
-// of x, 10 reads, and 40 to copy, to sum and to go on. At 6 cycles each, 65% of wgmma's rate, the
-// mma of a scheduler's two warps take 580 cycles, in which it issues 320 times, and shared memory
-// is read in 320. From L2 two blocks take 8 KB of x, and 8 of the filter where it is not resident:
-// 28 bytes a cycle. KernelBench's 87 would be 2.7 ms of products beside the 3.05 that its 12.9 GB
-// take: 3.5 to 4 in all. Measured on an H200: 5.69 ms (05: 7.87, cuDNN: 9.67). Products are dearer
-// than planned: from 09b's one to these three, 6.6 GFLOP of ResNet-50 take 0.0266 ms longer for
-// each, 247 TFLOP/s. That is 8 cycles a mma, and 3.3 ms of 87. Without stores it took 5.0 (in an
-// earlier form): while a block waits at a barrier, copies or stores, a scheduler is left with one
-// warp, whose products wait for one another. WARPS=8 has twice the warps, but reads the filter
-// twice as often, and took 6.07; three stages took 6% less on 87, but a quarter more where the
-// stride is 2.
+// An estimate by count. For 8 channels of x, a warp issues 48 mma, about 60 instructions to split
+// x, 10 reads of shared memory, and 40 for copies, sums and loops. Suppose that an mma takes 6
+// cycles, 65% of wgmma's rate. Then the mma of a scheduler's two warps take 580 cycles. In this
+// time the scheduler issues 320 instructions, and shared memory is busy for 320 cycles. Two blocks
+// read 8 KB of x from L2, and 8 KB of the filter if it does not stay in shared memory: 28 bytes a
+// cycle.
+// So KernelBench's 87 would take 2.7 ms for the products and 3.05 ms for its 12.9 GB: 3.5 to 4 ms
+// if they overlap. Measured on an H200: 5.69 ms (05: 7.87 ms, cuDNN: 9.67 ms).
+// Products take longer than estimated. From 09b's one product to these three, a ResNet-50 layer of
+// 6.6 GFLOP takes 0.0266 ms longer for each, at 247 TFLOP/s. That is 8 cycles an mma, and 3.3 ms
+// for 87. An earlier form took 5.0 ms without its stores. While one block waits at a barrier,
+// copies or stores, a scheduler has only one warp, and the products of that warp wait for each
+// other.
+// What else was tried: WARPS=8 has twice the warps, but reads the filter twice as often; it took
+// 6.07 ms. Three stages took 6% less on 87, but a quarter more with a stride of 2.
 
-// 64 channels of a group are a slice. Tiles are counted slice by slice: blocks that share pixels
-// run side by side.
+// A slice is 64 channels of a group. The slices of one tile of pixels follow each other, so blocks
+// that share pixels run at the same time.
 struct Work {
-    int slices, k_tiles;           // in all; of a group
-    int tiles, chunks;             // of pixels; of a group's channels
-    int tile_step, slice_step;     // from a block's tile to its next
-    unsigned pixels, PQ;           // of all images; of one
-    bool resident;                 // a block keeps to a slice, and its filter is loaded once
-    bool wide, vectors;            // x is read, y written 16 bytes at a time
+    int slices, k_tiles;           // slices of all groups; of one group
+    int tiles, chunks;             // tiles of pixels; chunks of a group's input channels
+    int tile_step, slice_step;     // from a block's tile to its next one
+    unsigned pixels, PQ;           // of all images; of one image
+    bool resident;                 // a block has one slice, and loads its filter once
+    bool wide, vectors;            // wide: x is read 16 bytes at a time; vectors: y is written so
 };
 
 struct Place {
@@ -84,8 +88,8 @@ __device__ __forceinline__ void advance(const Work& work, Place& at) {
     if (at.slice >= work.slices) at.slice -= work.slices, ++at.tile;
 }
 
-// Lays the filter out as [slice][chunk][16 channels][8 channels of x][term][lane], in float4: see
-// mma_m16n8k8_tf32. What is past the last channels is zero.
+// Packs the filter as [slice][chunk][16 channels][8 channels of x][term][lane], in float4; see
+// mma_m16n8k8_tf32. Elements past the last channels are zero.
 __global__ void __launch_bounds__(256)
 pack_filter(ConvProblem conv, Work work, const float* __restrict__ g_w,
             float4* __restrict__ g_packed, int64_t count) {
@@ -122,7 +126,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
     const int64_t HW = int64_t(conv.H) * conv.W;
 
-    // What is to be copied next. A thread keeps to one column of the tile, of 4 pixels or of one.
+    // The next copies. A thread copies one column of the tile, of 4 pixels or of one pixel.
     const int column = work.wide ? threadIdx.x % 32 * 4 : threadIdx.x % kPixels;
     const int row = threadIdx.x / (work.wide ? 32 : kPixels);
     const float* x_from = nullptr;
@@ -170,7 +174,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
                 w_from += kFilter;
             }
         }
-        __pipeline_commit();   // also without copies: groups are counted
+        __pipeline_commit();   // also without copies, because groups are counted
         if (++next_stage == kStages) next_stage = 0;
         if (++next_chunk == work.chunks) {
             next_chunk = 0, w_wanted = !work.resident;
@@ -184,9 +188,9 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
 
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int warp_m = threadIdx.x / 32 * 8 * kFragments;   // its first pixel
-    // Column g of the fragments 0, 1, ... are the pixels first + 0, 1, ..., so that one read has
-    // them. Of four, a quarter of a warp, two g and four t, reads 32 banks: 4 (t + g/2) + 16 (g%2);
-    // of two, half a warp does: 8 t + 2 g.
+    // Column g of fragment j is pixel `first` + j, so that one read fetches a lane's pixels of all
+    // fragments. With four fragments, a quarter of a warp (two g, four t) reads 32 different banks:
+    // 4 (t + g/2) + 16 (g%2). With two fragments, half a warp does: 8 t + 2 g.
     const int first = kFragments == 4 ? g / 2 * 4 + g % 2 * 16 : 2 * g;
     const float* s_x_lane = s_x + t * kPitch + warp_m + first;
     int stage = 0;
@@ -194,7 +198,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
         const int group = conv.groups == 1 ? 0 : at.slice / work.k_tiles;
         const int k0 = (at.slice - group * work.k_tiles) * kKTile + g;   // within the group
         const int64_t first_k = int64_t(group) * K_group + k0;
-        // 16 channels, fragment, as mma's d
+        // [16 channels][fragment][mma's d]
         float r_sum[4][kFragments][4], r_acc[4][kFragments][4] = {};
         #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -206,7 +210,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
         #pragma unroll 1
         for (int chunk = 0; chunk < work.chunks; ++chunk) {
             __pipeline_wait_prior(kStages - 2);
-            __syncthreads();   // all have their part of this chunk, and are done with the last
+            __syncthreads();   // all have copied their part of it, and have read the last
             copy();
             const float4* s_filter = s_w + (work.resident ? chunk : stage) * kFilter + lane;
             const float* s_pixels = s_x_lane + stage * kDepth * kPitch;
@@ -226,7 +230,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
                     }
                 }
                 #pragma unroll
-                for (int two = 0; two < 4; two += 2) {   // several sums: each comes late again
+                for (int two = 0; two < 4; two += 2) {   // several sums, to hide latency
                     float w_high[2][4], w_low[2][4];
                     #pragma unroll
                     for (int i = 0; i < 2; ++i) {
@@ -256,7 +260,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
                         r_sum[i][j][e] += r_acc[i][j][e], r_acc[i][j][e] = 0;
         }
 
-        // Rows of y: 4 lanes have 64 bytes side by side, whole sectors where pixels are aligned.
+        // Rows of y: 4 lanes store 64 contiguous bytes, whole sectors if the pixels are aligned.
         #pragma unroll
         for (int half = 0; half < kFragments / 2; ++half) {
             const unsigned m = unsigned(at.tile) * kPixels + warp_m + 4 * t + 16 * half;
@@ -311,7 +315,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     work.pixels = unsigned(conv.N * PQ), work.PQ = unsigned(PQ);
     work.wide = rows_of_x && PQ % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
     work.vectors = PQ % 4 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
-    // Resident if all of a slice's filter leaves room for kBlocks on an SM, each of one slice.
+    // The filter is resident if all of it, for one slice, leaves room for kBlocks blocks on an SM.
+    // There must also be at least four blocks for each slice.
     const int64_t x_bytes = int64_t(kStages) * kDepth * kPitch * 4, chunk_bytes = kFilter * 16;
     const int64_t room = min_of(device.smem, device.smem_sm / kBlocks - 1024);
     work.resident = x_bytes + work.chunks * chunk_bytes <= room && 4 * slices <= slots;

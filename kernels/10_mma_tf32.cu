@@ -1,15 +1,17 @@
 // title: Implicit GEMM on tensor cores
-// idea: im2col's matrix need not exist: its tiles are gathered from x during loading. A
-//       warp's tensor core then multiplies 16 x 8 filters with 8 x 8 inputs in one instruction.
-// change: Against 02: no matrix in memory; and where a thread had sums of its own, the 32 lanes of
-//       a warp hold fragments of the operands and of the sums, which mma.sync prescribes.
-// mapping: block -> k_tile output channels of one group and m_tile pixels of all images' (grid.x);
+// idea: The tiles of im2col's matrix are gathered from x while they are loaded, so the matrix is
+//       never in memory. A warp's tensor core then multiplies 16 x 8 filter values by 8 x 8 inputs
+//       in one instruction.
+// change: Against 02: no matrix in memory. A thread no longer has its own sums: the 32 lanes of a
+//       warp share fragments of the operands and of the sums, as mma.sync prescribes. Operands are
+//       rounded to TF32.
+// mapping: block -> k_tile output channels of one group and m_tile pixels of all images (grid.x);
 //       warp (4 of them, 2 x 2) -> a quarter of that; lane -> fragments of 16 x 8 (k, pixel).
 // precision: tf32
 // epilogue: bias, relu
 // supports: sm >= 80
-// limits: Fragments come from shared memory word by word: 24 reads feed 16 instructions. x is
-//       copied word by word too, each word R*S times.
+// limits: Fragments are read from shared memory word by word: 24 reads for 16 mma. x is copied word
+//       by word too, each word R*S times.
 #include <cuda_pipeline_primitives.h>
 #include "convlab.cuh"
 #include "tensor.cuh"
@@ -24,8 +26,9 @@ constexpr int kKTile = K_TILE, kMTile = M_TILE;
 constexpr int kStages = 3;    // tiles of the two operands: two being copied, one in use
 constexpr int kDepth = 16;    // of these tiles, along gemm_k
 constexpr int kThreads = 128;
-// Rows of the tiles are padded so that a warp's reads of fragments have no bank conflict:
-constexpr int kWPitch = kDepth + 4, kXPitch = kMTile + 8;   // lane -> 20 g + t, and 8 t + g
+// Rows of the tiles are padded, so that a warp's reads of fragments have no bank conflict: lanes
+// read the banks 20 g + t and 8 t + g, modulo 32.
+constexpr int kWPitch = kDepth + 4, kXPitch = kMTile + 8;
 constexpr int kSharedBytes =
     kStages * (kKTile * kWPitch + kDepth * kXPitch + 4 * kDepth) * 4 + 8 * kMTile;
 static_assert(kKTile % 32 == 0 && kKTile >= 32, "K_TILE: a multiple of 32");
@@ -63,7 +66,7 @@ conv2d_mma(ConvProblem conv, const float* __restrict__ g_x, const float* __restr
     const int group = int(rest % conv.groups);
     const int64_t m0 = rest / conv.groups * kMTile;
 
-    // For loading: each thread keeps to one pixel, and so do its lanes to neighbours.
+    // A thread loads elements of one pixel; neighbouring lanes load neighbouring pixels.
     constexpr int rows = kThreads / kMTile;           // of the im2col tile, at a time
     const int column = threadIdx.x % kMTile, first_row = threadIdx.x / kMTile;
     const int64_t m = m0 + column;
@@ -76,7 +79,7 @@ conv2d_mma(ConvProblem conv, const float* __restrict__ g_x, const float* __restr
     const float* w_k0 = g_w + int64_t(group * K_group + k0) * gemm_k;
 
     const int steps = ceil_div(gemm_k, kDepth);
-    auto find_taps = [&](int step) {   // one step ahead of `load`, and a barrier between
+    auto find_taps = [&](int step) {   // one step before `load`, with a barrier in between
         if (threadIdx.x < kDepth && step < steps)
             s_tap[step % kStages][threadIdx.x] = tap_of(conv, step * kDepth + threadIdx.x);
     };
@@ -99,10 +102,10 @@ conv2d_mma(ConvProblem conv, const float* __restrict__ g_x, const float* __restr
                 __pipeline_memcpy_async(&s_x[stage][kk][column], from, 4, inside ? 0 : 4);
             }
         }
-        __pipeline_commit();   // also without copies: groups are counted
+        __pipeline_commit();   // also without copies, because groups are counted
     };
 
-    // Each warp: half of the block's channels and half of its pixels, in tiles of 16 x 8.
+    // A warp computes half of the block's channels and half of its pixels, in tiles of 16 x 8.
     constexpr int k_parts = kKTile / 2 / 16, m_parts = kMTile / 2 / 8;
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int warp_k = warp / 2 * kKTile / 2, warp_m = warp % 2 * kMTile / 2;
@@ -112,10 +115,10 @@ conv2d_mma(ConvProblem conv, const float* __restrict__ g_x, const float* __restr
     __syncthreads();
     for (int step = 0; step < kStages - 1; ++step) load(step);
     for (int step = 0; step < steps; ++step) {
-        __pipeline_wait_prior(kStages - 2);   // this thread's part of the tiles has come
-        __syncthreads();                      // all parts; and all have read the oldest tiles
+        __pipeline_wait_prior(kStages - 2);   // this thread's part of the tiles has arrived
+        __syncthreads();                      // all parts have; and all have read the oldest tiles
         load(step + kStages - 1);
-        find_taps(step + kStages);            // into the place of step `step`, already loaded
+        find_taps(step + kStages);            // replaces the taps of step `step`
         const int stage = step % kStages;
         #pragma unroll
         for (int kk = 0; kk < kDepth; kk += 8) {

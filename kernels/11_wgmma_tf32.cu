@@ -1,10 +1,10 @@
 // title: Filter taps as shifted descriptors on Hopper's tensor cores
-// idea: wgmma reads both operands from shared memory, at the address that a descriptor holds. With
-//       x staged as [channel quad][pixel][4], a filter tap is the same tile, read from a shifted
-//       start: im2col costs one addition. Producer warps transpose NCHW into this layout while
-//       consumer warps multiply.
-// change: Against 10: no operand is gathered tap by tap or read into registers. Loading,
-//       multiplying and storing overlap, synchronised by mbarriers. A block computes many tiles.
+// idea: wgmma reads operands from shared memory, at the address that a descriptor holds. If x is
+//       staged as [channel quad][pixel][4], a filter tap is the same tile, read from a shifted
+//       start: im2col costs one addition.
+// change: Against 10: no operand is gathered tap by tap. Producer warps transpose NCHW into the
+//       staged layout while consumer warps multiply and store; mbarriers synchronise them. A block
+//       computes many tiles, and it occupies a whole SM.
 // mapping: block -> 64 output channels of one group, every n-th tile of pixels; two consumer
 //       warpgroups -> 64 channels x 256 positions of the tile each; four producer warps -> three
 //       stage x, one the filter.
@@ -20,9 +20,9 @@
 //       + 4096 + 4 * R * S + 10496 <= smem
 // best: tf32 == 1, groups == 1, C >= 16, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
 //       N * P * Q * K >= 6000000
-// limits: y is stored in runs of 1 KB, and a consumer waits until the copy engine has read them:
-//       on `square`, on an H200, storing takes half of a tile's 13,000 cycles. A tile always has 64
-//       channels and 512 positions, and a stage 8 input channels, even if the problem has fewer.
+// limits: On `square`, with few input channels, storing y takes half of the time: runs of 1 KB, and
+//       a consumer waits until the copy engine has read them. A tile always has 64 channels and 512
+//       positions, and a stage 8 input channels, even if the problem has fewer.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"

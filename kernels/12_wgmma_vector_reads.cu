@@ -1,11 +1,10 @@
-// title: x by 16-byte reads on Hopper's tensor cores
-// idea: Four neighbouring pixels of four channels are four 16-byte reads, 16 registers and four
-//       16-byte stores: the transposition itself costs no instruction. Tiles begin at multiples of
-//       4 columns of x. A descriptor may start at any pixel, so the extra columns on the left cost
-//       nothing.
-// change: Against 11: a loader's item is 4 pixels of a quad instead of one pixel of 8 channels, a
-//       quarter of the instructions. Shared memory stores 16 bytes for eight lanes at a time; these
-//       lanes take 2 rows and 2 quads, which avoids bank conflicts.
+// title: 16-byte reads of x on Hopper's tensor cores
+// idea: A lane reads four neighbouring pixels of four channels with four 16-byte loads. These 16
+//       registers are four 16-byte stores in the staged layout, so the transposition itself needs
+//       no instruction.
+// change: Against 11: a quarter of the load instructions. Tiles begin at multiples of 4 columns of
+//       x; a descriptor skips the extra columns on the left. Lanes take 2 rows and 2 quads, so
+//       stores have no bank conflict.
 // mapping: as 11; a loader warp takes items of 2 rows x 2 quads x 8 groups of 4 columns.
 // parent: 11_wgmma_tf32
 // precision: tf32
@@ -17,9 +16,9 @@
 //       + 4 * (R + 1) * (dilation_h + 512) + 4096 + 4 * R * S + 11264 <= smem
 // best: tf32 == 1, groups == 1, C >= 32, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
 //       N * P * Q * K >= 6000000
-// limits: as 11, with a shorter wait for x: wgmma reads 80 of the 128 bytes that shared memory
+// limits: As 11, with a shorter wait for x: wgmma reads 80 of the 128 bytes that shared memory
 //       delivers in a cycle, and staging x and y takes much of the rest. 12 is faster than 11 with
-//       many input channels; with few, as in `square`, 11 is faster.
+//       many input channels, as in `wide`; with 16, as in `square`, they take about the same time.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -228,7 +227,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
                                  const float* bias, float* y, void* workspace,
                                  size_t workspace_bytes, cudaStream_t stream) {
     if (reinterpret_cast<uintptr_t>(x) % 16 != 0)
-        return "x does not begin at a multiple of 16 bytes; pass a copy, x.clone()";
+        return "x is not 16-byte aligned; pass a copy, x.clone()";
     return launch_wgmma(conv2d_wgmma, kThreads, kStyle, *problem, x, w, bias, y, workspace,
                         workspace_bytes, stream);
 }

@@ -1,11 +1,9 @@
 // title: fp32 accuracy on Hopper's tensor cores
 // idea: An fp32 number is the sum of two TF32 numbers: high, the number rounded to 11 bits, and
-//       low, the rest. Three products, high high + high low + low high, keep fp32's accuracy. But a
-//       tensor core truncates its sum after every product, always towards zero. So the sum must
-//       stay short: after 9 taps it is added to a sum in ordinary registers.
-// change: Against 11: both parts of x and of the filter are staged, and each tap takes three
-//       products. The small products come first, while the sum is small and truncation loses
-//       little. Two sets of sums in registers leave room for 128 positions per consumer.
+//       low, the rest. Three products, high high + high low + low high, keep the accuracy of fp32.
+// change: Against 11: both parts are staged, and a tap takes three products. Tensor cores truncate
+//       sums, so after 9 taps they are added to sums in ordinary registers. Two sets of sums leave
+//       room for 128 positions per consumer.
 // mapping: as 11; two consumer warpgroups -> 64 channels x 128 positions of the tile each.
 // parent: 11_wgmma_tf32
 // precision: fp32
@@ -20,7 +18,7 @@
 //       + 8192 + 4 * R * S + 10496 <= smem
 // best: tf32 == 0, groups == 1, C >= 16, stride_h == 1, stride_w == 1, R * S >= 9, K >= 64,
 //       N * P * Q * K >= 6000000
-// limits: the tensor cores, with three products where TF32 has one and twice the staging; and their
+// limits: The tensor cores, with three products where TF32 has one and twice the staging; and their
 //       reads of shared memory, 96 of its 128 bytes a cycle. A 1x1 filter has few products per
 //       staged byte, so consumers wait for x. An infinity times an infinity is NaN.
 #include "convlab.cuh"
@@ -30,7 +28,9 @@
 #include "wgmma_store.cuh"
 
 constexpr int kPositions = 128;
-constexpr int kPeriod = 9;   // taps, after which sums move from r_acc to r_sum
+// A tensor core truncates its sum after every product, always towards zero. So the sum must stay
+// short: after this many taps it moves from r_acc to r_sum.
+constexpr int kPeriod = 9;
 constexpr int kBatch = 6;    // pixels that a lane of a loader loads at a time
 constexpr Style kStyle = {kPositions, 2, kPeriod, false};
 
@@ -118,7 +118,7 @@ __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Tilin
 }
 
 // A consumer warpgroup: multiplies 64 channels x 128 positions of each tile, and stores them to y.
-// While one consumer adds its sums up, the other keeps the tensor cores busy.
+// While one consumer adds r_acc to r_sum, the other keeps the tensor cores busy.
 __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& tiling,
                                          const Block& b, const float* g_bias, float* g_y) {
     const int consumer = b.warp / 4, taps = conv.R * conv.S;
@@ -148,6 +148,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
                 };
                 mbarrier_wait(&b.w_full[slot], slot_parity);
                 wgmma_fence();
+                // The small products come first, while truncating the small sum loses little.
                 if (count == kPeriod) {   // unrolled: without jumps the tensor cores are busier
                     #pragma unroll
                     for (int tap = 0; tap < kPeriod; ++tap) {

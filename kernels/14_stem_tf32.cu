@@ -1,10 +1,10 @@
 // title: Stems on tensor cores
 // idea: A stem has few channels and a large stride, so the filter and the input tile both fit into
-//       shared memory. The rows of im2col's matrix are read directly from that tile. In a row of x,
-//       4 taps and 8 outputs at stride 4 are 32 consecutive words: the 32 lanes that read a
-//       fragment read 32 different banks.
+//       shared memory. Rows of im2col's matrix are read directly from that tile, without bank
+//       conflicts at stride 4.
 // change: Against 10: x is staged once, not R*S times, and a tap is an offset into the stage. The
-//       filter is staged once, in the order of fragments. A block computes many tiles.
+//       filter is staged once, in the order of fragments. A block computes many tiles; it
+//       multiplies nothing while it stores.
 // mapping: block -> k_parts * 16 output channels of one group, every n-th tile of up to 8 rows x 56
 //       columns of y; warp -> a row of it, all channels; lane -> fragments of 16 x 8.
 // precision: tf32
@@ -22,7 +22,7 @@
 
 constexpr Shape kLarge = {6, 8, 1}, kMiddle = {4, 4, 3}, kSmall = {2, 8, 2};
 
-// A stage that is being copied. A warp copies every n-th row of it, n the number of warps.
+// A stage that is being copied. Each warp copies every n-th row; n is the number of warps.
 struct Stage {
     int tile, chunk;
     const float* x_row;   // this warp's next row, at its first column in x (may be left of x)
@@ -72,7 +72,7 @@ __device__ __forceinline__ void copy_row(const ConvProblem& conv, const Tiling& 
     stage.s_row += b.warps * tiling.pitch;
 }
 
-// kStride: the stride along w, if the compiler is to know it; 0: any.
+// kStride: the stride along w, as a constant for the compiler; 0: any stride.
 template <int kStride, int kKParts, int kWarps, int kBlocks>
 __global__ void __launch_bounds__(32 * kWarps, kBlocks)
 conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
@@ -87,7 +87,7 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     while (next.row < next.rows) copy_row(conv, tiling, b, next);
     __pipeline_commit();
     __pipeline_wait_prior(1);
-    __syncthreads();   // the filter is there
+    __syncthreads();   // the filter has arrived
     for (int i = threadIdx.x; i < tiling.chunks * tiling.steps * kKParts * 32; i += 32 * b.warps) {
         const float4 w = b.s_w[i];
         b.s_w[i] =
@@ -98,6 +98,8 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
     const int stride_w = kStride ? kStride : conv.stride_w;
     // x at h = p*stride_h - pad_h + r*dilation_h, w = q*stride_w - pad_w + s*dilation_w is, for a
     // warp's row p and a lane's columns q = g + 8 j, in a stage at lane_at + 8*j*stride_w + tap.
+    // In a row of x, 4 taps and 8 outputs at stride 4 are 32 consecutive words. So the 32 lanes
+    // that read a fragment use 32 different banks.
     const int lane_at = b.warp * conv.stride_h * tiling.pitch + g * stride_w;
     int stage = 0;
     for (int tile = b.first_tile; tile < tiling.tiles; tile += tiling.lanes) {
@@ -112,9 +114,9 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             if (++next.chunk == tiling.chunks) next.chunk = 0, next.tile += tiling.lanes;
             begin_stage(conv, tiling, b, g_x, next, b.s_x + stage * tiling.stage_words);
             __pipeline_wait_prior(0);
-            __syncthreads();   // all have their part of this stage, and are done with the other
+            __syncthreads();   // all have copied their part of this stage, and have read the other
             const float4* s_w = b.s_w + chunk * tiling.steps * kKParts * 32 + b.lane;
-            // A step's fragments of x are read during the step before, a few with each part of 16
+            // A step's fragments of x are read during the previous step, some with each part of 16
             // channels.
             int2 tap = b.s_tap[t];
             const float *s_low = nullptr, *s_high = nullptr;
@@ -159,7 +161,7 @@ conv2d_stem(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
             while (next.row < next.rows) copy_row(conv, tiling, b, next);
             __pipeline_commit();
         }
-        __syncthreads();   // all are done with this stage; the next overwrites it after a barrier
+        __syncthreads();   // all have read this stage; the next copies to it follow a barrier
         store_row(conv, tiling, b, tile_at(tiling, tile), r_acc,
                   b.s_x + (stage ^ 1) * tiling.stage_words + b.warp * kYWords, g_y);
     }

@@ -1,9 +1,10 @@
-// title: Stems on tensor cores, to fp32's accuracy
-// idea: As 13 for deep layers: each number is split into a high and a low TF32 part, and three
-//       products are added. Here numbers are split when fragments are read, so shared memory holds
-//       no more than in 14, and the two additional products read nothing.
-// change: Against 14: three products, the small ones first; sums move from the tensor cores to
-//       ordinary registers after 4 steps of 8 taps. Two sets of sums halve a block's channels.
+// title: Stems on tensor cores, with fp32 accuracy
+// idea: As in 13, each number is split into a high and a low TF32 part, and three products are
+//       added. Numbers are split when fragments are read, so shared memory holds no more than in
+//       14.
+// change: Against 14: three products, the small ones first. After 4 steps of 8 taps, sums move from
+//       the tensor cores to ordinary registers, because tensor cores truncate. Two sets of sums
+//       halve the channels of a block.
 // mapping: as 14; warp -> a row of the tile, 48 or 32 channels.
 // parent: 14_stem_tf32
 // precision: fp32
@@ -19,9 +20,9 @@
 #include "stem_tile.cuh"
 
 constexpr Shape kLarge = {3, 8, 1}, kSmall = {2, 4, 3};
-constexpr int kPeriod = 4;   // steps, after which sums move from r_acc to r_sum
+constexpr int kPeriod = 4;   // after this many steps, sums move from r_acc to r_sum
 
-// A stage that is being copied. A warp copies every n-th row of it, n the number of warps.
+// A stage that is being copied. Each warp copies every n-th row; n is the number of warps.
 struct Stage {
     int tile, chunk;
     const float* x_row;   // this warp's next row, at its first column in x (may be left of x)
@@ -71,7 +72,7 @@ __device__ __forceinline__ void copy_row(const ConvProblem& conv, const Tiling& 
     stage.s_row += b.warps * tiling.pitch;
 }
 
-// kStride: the stride along w, if the compiler is to know it; 0: any.
+// kStride: the stride along w, as a constant for the compiler; 0: any stride.
 template <int kStride, int kKParts, int kWarps, int kBlocks>
 __global__ void __launch_bounds__(32 * kWarps, kBlocks)
 conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x,
@@ -86,7 +87,7 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
     while (next.row < next.rows) copy_row(conv, tiling, b, next);
     __pipeline_commit();
     __pipeline_wait_prior(1);
-    __syncthreads();   // the filter is there
+    __syncthreads();   // the filter has arrived
 
     const int g = b.lane / 4, t = b.lane % 4;
     const int stride_w = kStride ? kStride : conv.stride_w;
@@ -107,14 +108,14 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
                     for (int e = 0; e < 4; ++e)
                         r_sum[i][j][e] += r_acc[i][j][e], r_acc[i][j][e] = 0;
         };
-        int since = 0;   // steps
+        int since = 0;   // steps since sums moved to r_sum
         for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
             const float* s_lane = b.s_x + stage * tiling.stage_words + lane_at;
             stage ^= 1;
             if (++next.chunk == tiling.chunks) next.chunk = 0, next.tile += tiling.lanes;
             begin_stage(conv, tiling, b, g_x, next, b.s_x + stage * tiling.stage_words);
             __pipeline_wait_prior(0);
-            __syncthreads();   // all have their part of this stage, and are done with the other
+            __syncthreads();   // all have copied their part of this stage, and have read the other
             const float4* s_w = b.s_w + chunk * tiling.steps * kKParts * 32 + b.lane;
             int2 tap = b.s_tap[t];
             const float *s_low = nullptr, *s_high = nullptr;
@@ -173,7 +174,7 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
             __pipeline_commit();
         }
         add();
-        __syncthreads();   // all are done with this stage; the next overwrites it after a barrier
+        __syncthreads();   // all have read this stage; the next copies to it follow a barrier
         store_row(conv, tiling, b, tile_at(tiling, tile), r_sum,
                   b.s_x + (stage ^ 1) * tiling.stage_words + b.warp * kYWords, g_y);
     }

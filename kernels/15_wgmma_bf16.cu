@@ -1,11 +1,9 @@
 // title: bf16 on Hopper's tensor cores
-// idea: A pixel is still a row of 16 bytes, but of 8 channels: wgmma does twice the work for the
-//       same staged bytes. Two channels of a pixel now share a 32-bit word in the stage, but in
-//       NCHW a word holds two pixels of one channel. So a lane loads four pixels of 8 channels, 8
-//       bytes of each channel, and byte permutations pair up the channels.
+// idea: wgmma multiplies twice as many bf16 numbers as TF32 numbers for the same staged bytes. A
+//       lane loads four pixels of 8 channels, 8 bytes of each channel, and byte permutations pair
+//       up channels.
 // change: Against 12: x, w and y are bf16; a sum is rounded once, at the end. A chunk has 16
-//       channels, a loader's item four pixels of 8 channels. If W or the stride does not allow
-//       that, an item is one pixel.
+//       channels. If W or the stride does not allow 8-byte loads, a lane loads single pixels.
 // mapping: as 12.
 // parent: 12_wgmma_vector_reads
 // precision: bf16
@@ -19,10 +17,10 @@
 //       or Q < 256 and 68 * (512 * stride_h * stride_w + 2 * stride_h * ((S - 1) * dilation_w + 7)
 //             + (R - 1) * dilation_h * ((Q + 8) * stride_w + (S - 1) * dilation_w))
 //       + 4096 + 4 * R * S + 11264 <= smem
-// limits: as 12, but the products of a stage take half the time: 3x3 filters wait for x. y is
+// limits: As 12, but the products of a stage take half the time, so 3x3 filters wait for x. y is
 //       stored in runs of 512 bytes, and threads store the two ends of each. On `square`, with one
-//       chunk per tile, storing takes two thirds of the time, although warps store half of the
-//       runs: 9,300 cycles a tile, on an H200, where the products take 2,300.
+//       chunk per tile, storing takes about two thirds of the time, although warps store half of
+//       the runs.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -34,8 +32,10 @@
 #endif
 using Number = NUMBER;
 #ifndef STORES
-#define STORES 0   // rows of y are stored 1: by the copy engine; 2: half of them by warps, 16 bytes
-#endif             // a lane; 0: as 2 if a tile has one chunk, too few products to hide the stores
+// How rows of y are stored. 1: by the copy engine. 2: half of them by warps, 16 bytes a lane. 0: as
+// 2 if a tile has one chunk, which has too few products to hide the stores; else as 1.
+#define STORES 0
+#endif
 static_assert(STORES >= 0 && STORES <= 2, "STORES must be 0, 1 or 2");
 
 constexpr Style style_of(bool vectors) {
@@ -44,7 +44,7 @@ constexpr Style style_of(bool vectors) {
 }
 constexpr int kChannels = kChunkBytes / int(sizeof(Number));   // of a chunk
 constexpr int kBatch = 6;    // items that a loader warp loads at a time
-constexpr int kPixels = 4;   // or pixels of a lane, by load_pixels
+constexpr int kPixels = 4;   // pixels that a lane loads at a time in load_pixels
 
 // d += a b^T in the number's format.
 __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, uint64_t b,
@@ -57,7 +57,8 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, ui
 }
 
 // A loader warp: copies x into the stages, in batches of items, through registers. An item is four
-// pixels of an octet of channels.
+// pixels of an octet of channels. In NCHW a 32-bit word holds two pixels of one channel; in the
+// stage it holds two channels of one pixel.
 __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tiling& tiling,
                                              const Block& b, const Number* g_x) {
     const int C_group = conv.C / conv.groups;
@@ -81,7 +82,7 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
             const int channels = C_group - chunk * kChannels - 8 * octet;
             uint4* s_octet = s_x + (2 * stage + octet) * tiling.quad;
             for (int first = 0; first < items; first += batch) {
-                // The loads begin before the stage is free; see 12.
+                // The loads begin before the stage is free, as in 12.
                 if (chunk == 0 || items > batch) {   // else only the channels differ
                     const Tile tile = tile_at(tiling, number);
                     const int h0 = tile.p * conv.stride_h - conv.pad_h;   // may be negative
@@ -120,8 +121,8 @@ __device__ __forceinline__ void load_vectors(const ConvProblem& conv, const Tili
                     const uint2 (&x)[8] = r_x[i];
                     #pragma unroll
                     for (int odd = 0; odd < 2; ++odd) {
-                        // A word holds two pixels of a channel. Of two words, take the lower
-                        // halves, or the upper ones for the odd pixel:
+                        // Of two words, take the lower halves for the even pixel, the upper halves
+                        // for the odd one.
                         const unsigned halves = odd ? 0x7632 : 0x5410;
                         auto two = [=](unsigned a, unsigned b) {
                             return __byte_perm(a, b, halves);

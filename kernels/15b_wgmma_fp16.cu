@@ -1,7 +1,6 @@
 // title: fp16 on Hopper's tensor cores
-// idea: fp16 has 11 significant bits, as TF32, where bf16 has 8; but its range is smaller. Tensor
-//       cores multiply both formats at the same rate. So results are eight times as accurate at no
-//       cost, as long as they stay below 65504; beyond it they are infinite.
+// idea: fp16 has 11 significant bits, as TF32 has, where bf16 has 8. So results are eight times as
+//       accurate, at the same speed. The cost is the range: from 65520 on, a result is infinite.
 // change: Against 15: the number format.
 // mapping: as 15.
 // parent: 15_wgmma_bf16

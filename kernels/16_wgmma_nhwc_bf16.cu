@@ -1,12 +1,10 @@
 // title: NHWC on Hopper's tensor cores
-// idea: In NHWC 16 bytes of memory are a row of wgmma's operand: 8 channels of a pixel. So x does
-//       not pass through registers: cp.async copies each 16 bytes to their place in the stage. The
-//       cost is in the stores: a thread's sums are pixels of one channel, but in y the channels of
-//       a pixel are neighbours. stmatrix transposes the sums, 8 x 8 numbers at a time. Then all
-//       channels of a pixel are stored side by side, not in short runs in many planes.
-// change: Against 15: x, w and y have their channels last. If K is a multiple of 128, the two
-//       consumers compute 64 channels each of the same 256 positions, so x is staged half as often.
-//       A filter that fits stays in shared memory for all tiles of a block.
+// idea: In NHWC, 8 channels of a pixel are 16 contiguous bytes, one row of wgmma's operand, so
+//       cp.async copies x directly into the stage. In return, sums must be transposed before they
+//       are stored; stmatrix does this.
+// change: Against 15: channels come last in x, w and y. A filter that fits stays in shared memory.
+//       With an even number of k tiles, both consumers then share 256 positions, so x is staged
+//       half as often.
 // mapping: as 15; a loader's item is 16 pixels of a row, two lanes each. A warp stores 64 channels
 //       of 4 pixels at a time.
 // parent: 15_wgmma_bf16
@@ -21,9 +19,9 @@
 //       or Q < 256 and 68 * (512 * stride_h * stride_w + 2 * stride_h * (S - 1) * dilation_w
 //             + (R - 1) * dilation_h * (Q * stride_w + (S - 1) * dilation_w))
 //       + 4 * R * S + 16384 <= smem
-// limits: a block's two consumers store at the same time, and nothing is multiplied meanwhile. Of
-//       18,500 cycles for a tile of `wide`, on an H200, 4,400 are stores and 2,700 waits for x. On
-//       `square`, with one chunk per tile, storing takes 70% of the time.
+// limits: A block's two consumers store at the same time, and nothing is multiplied meanwhile. On
+//       `wide`, about a quarter of the time goes to stores and a seventh to waits for x; on
+//       `square`, with one chunk per tile, 70% goes to stores.
 #include "convlab.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
@@ -35,7 +33,7 @@
 #endif
 using Number = NUMBER;
 
-constexpr int kOctet = 8;          // channels in 16 bytes; a stage holds two of each pixel
+constexpr int kOctet = 8;          // channels in 16 bytes; a stage has two octets of each pixel
 constexpr int kBatch = 18;         // items that a loader warp copies at a time
 constexpr int kPart = 32;          // positions of y that a consumer transposes at a time
 constexpr int kPixelPitch = 2 * kKTile + 16;   // bytes: stores of 8 pixels have no bank conflict
@@ -50,7 +48,7 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, ui
     }
 }
 
-// The mbarrier on which a consumer's four warps wait for each other.
+// The mbarrier with which a consumer's four warps synchronise.
 __device__ __forceinline__ uint64_t* meeting_of(const Tiling& tiling, const Block& b,
                                                 int consumer) {
     return b.w_empty + tiling.slots + consumer;
@@ -61,8 +59,8 @@ __device__ __forceinline__ void meet(uint64_t* meeting, int lane, int parity) {
     mbarrier_wait(meeting, parity);
 }
 
-// Fills the loaders' table: how many rows and columns each staged row of each plane is from the
-// tile's first pixel in x.
+// Fills the loaders' table: for each staged row of each plane, its distance in rows and columns
+// from the tile's first pixel in x.
 __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
                                                 const Tiling& tiling, const Block& b) {
     const int plane_rows = tiling.plane / tiling.pitch;
@@ -71,7 +69,7 @@ __device__ __forceinline__ void find_plane_rows(const ConvProblem& conv,
         b.s_where[i] = unsigned(i % plane_rows * conv.stride_h + plane / conv.stride_w) << 16 |
                        unsigned(plane % conv.stride_w);
     }
-    // wgmma reads past the last row; no valid output uses these pixels. They are zeros.
+    // wgmma also reads past the last row. No valid output uses these pixels, which are zeros.
     uint4* s_x = reinterpret_cast<uint4*>(b.s_bytes + tiling.x_at);
     const int staged = tiling.plane * conv.stride_h * conv.stride_w;
     for (int i = staged + threadIdx.x; i < tiling.quad; i += kThreads)
@@ -96,7 +94,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     // stages but two can have copies in flight.
     const int lead = tiling.stages - 2, batch = kLoaders * kBatch;
     int stage = 0, parity = 0;
-    int done = -lead;   // the stage whose copies finish next; negative: none yet
+    int done = -lead;   // the next stage to complete; negative: none yet
     auto announce = [&] {
         if (done >= 0) {
             fence_proxy_async();
@@ -154,7 +152,9 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tili
     for (int i = 0; i < lead; ++i) announce();
 }
 
-// Stores a consumer's sums, laid out as wgmma's d, to y: pixel by pixel, channels side by side.
+// Stores a consumer's sums, laid out as wgmma's d, to y. A thread has pixels of one channel, but in
+// y the channels of a pixel are neighbours. stmatrix transposes the sums, 8 x 8 numbers at a time.
+// Then 8 lanes store 64 channels of a pixel, 128 contiguous bytes.
 template <int positions>
 __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tiling& tiling,
                                            const Block& b, int tile, const Channels& mine,
@@ -167,19 +167,19 @@ __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tili
     const int channels = mine.count + warp * 16 - k;        // that are there from k on
     Number* y_k = g_y + mine.first - warp * 16 + k;
     const bool vectors = conv.K / conv.groups % kOctet == 0;
-    // If a consumer's positions are one row of y, one comparison tells which of them exist.
+    // If a consumer's positions are one row of y, one comparison decides which of them exist.
     const bool one_row = vectors && tiling.images == 1 && tiling.rows == 3 - tiling.halves;
     const int p0 = at.p + beside;
     const int length = p0 < conv.P && channels > 0 ? min_of(tiling.columns, conv.Q - at.q) : 0;
     Number* y_row = y_k + ((int64_t(at.n) * conv.P + p0) * conv.Q + at.q) * conv.K;
     uint64_t* meeting = meeting_of(tiling, b, consumer);
     char* s_y = b.s_bytes + tiling.y_at + consumer * kPart * kPixelPitch;   // [pixel][channel]
-    // A lane passes the address of a row of 8 channels in one of four matrices: 2 along pixels x 2
+    // A lane passes the address of one row, 8 channels, of one of four matrices: 2 along pixels x 2
     // along channels.
     char* s_to = s_y + (lane / 16 * 8 + lane % 8) * kPixelPitch + warp * 32 + lane / 8 % 2 * 16;
     const char* s_from = s_y + (warp * 8 + lane / 8) * kPixelPitch + 2 * k;
-    // Transposes a part through shared memory. Then a lane has 8 channels, 16 bytes, of some
-    // positions.
+    // Transposes one part through shared memory. Afterwards a lane has 8 channels, 16 bytes, of
+    // each of kPart / 16 positions.
     auto turn = [&](int part, uint4 (&r_y)[kPart / 16]) {
         #pragma unroll
         for (int i = 0; i < kPart / 16; ++i) {
@@ -198,7 +198,7 @@ __device__ __forceinline__ void store_pixels(const ConvProblem& conv, const Tili
             r_y[i] = *reinterpret_cast<const uint4*>(s_from + 4 * i * kPixelPitch);
         meet(meeting, lane, 1);   // all have read
     };
-    // Separate from the general case, whose jumps would slow down every store.
+    // A loop of its own: the jumps of the general case would slow down every store.
     if (one_row) {
         #pragma unroll
         for (int part = 0; part < positions / kPart; ++part) {
@@ -435,11 +435,11 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     const ConvProblem& conv = *problem;
     if (conv.N == 0) return nullptr;
     if (reinterpret_cast<uintptr_t>(x) % 16 != 0)
-        return "x does not begin at a multiple of 16 bytes; pass a copy, x.clone()";
+        return "x is not 16-byte aligned; pass a copy, x.clone()";
     if (reinterpret_cast<uintptr_t>(w) % 16 != 0)
-        return "w does not begin at a multiple of 16 bytes; pass a copy, w.clone()";
+        return "w is not 16-byte aligned; pass a copy, w.clone()";
     if (reinterpret_cast<uintptr_t>(y) % 16 != 0)
-        return "y does not begin at a multiple of 16 bytes";
+        return "y is not 16-byte aligned";
     const ThisDevice device = this_device();
     if (device.error) return device.error;
     const Tiling tiling = pixel_tiling_for(conv, device.smem, device.sms);

@@ -1,6 +1,7 @@
 // title: NHWC in fp16 on Hopper's tensor cores
-// idea: The same step as from 15 to 15b: stmatrix transposes 16-bit numbers of any format, and
-//       wgmma multiplies both formats.
+// idea: The step from 15 to 15b once more: the same kernel, with numbers in fp16. stmatrix
+//       transposes 16-bit numbers of any format, and wgmma multiplies both formats at the same
+//       rate.
 // change: Against 16: the number format.
 // mapping: as 16.
 // parent: 16_wgmma_nhwc_bf16

@@ -24,27 +24,27 @@ struct ConvProblem {
     int relu;   // 1: y is max(y, 0), and NaN stays NaN; 0 unless the header has relu in `epilogue:`
 };
 
-// The entry points of a kernel file, found by name when the file is loaded.
+// The entry points of a kernel file. convlab finds them by name. CONTRACT.md says more.
 //
 //   CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem,
 //       const float* x, const float* w, const float* bias,        // bias may be null
 //       float* y, void* workspace, size_t workspace_bytes, cudaStream_t stream);
-//       launches on `stream`, allocates nothing; returns null, or an error text.
-//       A workspace, and a plan, begin at a multiple of 256 bytes; tensors at one of their type's.
+//     Launches on `stream` and allocates nothing. Returns null, or an error text. Workspace and
+//     plan are 256-byte aligned, y is 16-byte aligned; x, w and bias are aligned to their type.
 //
 //   CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit);
-//       optional: the bytes of workspace wanted, at most `limit`; or, where `limit` is too small
-//       to work at all, the least that would do.
+//     Optional. Returns the bytes of workspace that the problem needs, at most `limit`. If `limit`
+//     is too little to work at all, it returns the least that is enough.
 //
 //   CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* problem);
-//   CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* problem, const float* w, void* plan,
-//                                            cudaStream_t stream);
-//       optional, both or none: the second lays out a filter, once, in as many bytes as the first
-//       returns;
-//       conv2d then gets `plan` in place of w. 0 bytes: conv2d gets w itself.
+//   CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* problem, const float* w,
+//                                            void* plan, cudaStream_t stream);
+//     Optional, both or none. conv2d_plan returns a number of bytes, and conv2d_prepare lays out a
+//     filter in as many bytes, once. conv2d then gets `plan` in place of w. If conv2d_plan returns
+//     0, conv2d gets w itself.
 #define CONVLAB_ENTRY extern "C" __attribute__((visibility("default")))
 
-// a / b rounded up, for a >= 0 and b > 0; a + b may overflow, this does not.
+// a / b rounded up, for a >= 0 and b > 0. It cannot overflow, unlike (a + b - 1) / b.
 template <typename T>
 __host__ __device__ constexpr T ceil_div(T a, T b) { return a / b + (a % b != 0); }
 
@@ -54,12 +54,12 @@ __host__ __device__ constexpr T min_of(T a, T b) { return a < b ? a : b; }
 template <typename T>
 __host__ __device__ constexpr T max_of(T a, T b) { return a < b ? b : a; }
 
-// Applies the ReLU, if any, to a sum. Not fmaxf(sum, 0), which turns NaN into 0.
+// Applies the ReLU, if any, to a sum. fmaxf(sum, 0) would turn NaN into 0.
 __device__ __forceinline__ float activated(const ConvProblem& conv, float sum) {
     return conv.relu && sum < 0.0f ? 0.0f : sum;
 }
 
-// The text of the last launch's error, or null. Ends every entry point.
+// Returns the error text of the last launch, or null. Every entry point ends with it.
 inline const char* launch_error() {
     cudaError_t error = cudaGetLastError();
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
@@ -73,20 +73,21 @@ inline const char* too_many(int64_t blocks) {
     return blocks > INT32_MAX ? "more blocks than a grid has (2^31); use 02_im2col_gemm" : nullptr;
 }
 
-// `blocks` blocks for each image; the images are folded over y and z. See image_of_block.
+// Returns a grid of `blocks` blocks for each image. x counts the blocks, y and z the images; see
+// image_of_block.
 inline dim3 grid_of_images(int64_t blocks, int images) {
     const int rows = min_of(images, kMaxGrid);
     return dim3(unsigned(blocks), rows, ceil_div(images, rows));
 }
 
-// The image n that a block of such a grid belongs to. The last blocks may be past the last image.
+// Returns the image n of a block of such a grid. It may be past the last image.
 __device__ inline int64_t image_of_block() {
     return int64_t(blockIdx.z) * gridDim.y + blockIdx.y;
 }
 
-// The GPU that is launched on.
+// The current device.
 struct ThisDevice {
-    int smem, smem_sm;   // bytes of shared memory that a block may have, and a multiprocessor has
+    int smem, smem_sm;   // bytes of shared memory: of a block at most; of a multiprocessor
     int sms;             // multiprocessors
     const char* error;   // an error text, or null
 };
@@ -104,7 +105,7 @@ inline ThisDevice this_device() {
     return here;
 }
 
-// Allows the kernel this much dynamic shared memory; above 48 KB that is required. Returns null, or
+// Allows a kernel this much dynamic shared memory, which is required above 48 KB. Returns null, or
 // an error text if the device has less.
 template <typename Kernel>
 const char* ask_for_shared_memory(Kernel* kernel, int bytes) {

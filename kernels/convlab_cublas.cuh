@@ -12,8 +12,9 @@ struct RowMajor {
     int64_t stride;
 };
 
-// This thread's handle on the current device; made once and kept, for making one is slow.
-// static, not inline: a handle must not be shared with another build of a file, or another engine.
+// Sets *handle to this thread's cuBLAS handle for the current device. It is created once and kept,
+// because creating one is slow.
+// `static`, not `inline`: another build of a file, or another engine, must not share a handle.
 static cublasStatus_t cublas_handle(cublasHandle_t* handle) {
     constexpr int kMaxDevices = 64;
     static thread_local cublasHandle_t handles[kMaxDevices] = {};
@@ -28,14 +29,14 @@ static cublasStatus_t cublas_handle(cublasHandle_t* handle) {
     return cublasSetMathMode(*handle, CUBLAS_DEFAULT_MATH);   // fp32 stays fp32: no TF32
 }
 
-// c[i] = a[i] * b[i] for each i of the batch;  a: (rows, inner)  b: (inner, cols)  c: (rows, cols).
+// c[i] = a[i] * b[i] for each i of the batch; a: (rows, inner) b: (inner, cols) c: (rows, cols).
 // Returns null, or an error text.
 //
-// cuBLAS knows column-major matrices only. The bytes of a row-major (rows, cols) matrix, read
-// column by column, are its transpose: a column-major (cols, rows) matrix, whose leading dimension
-// is the distance between two rows, `ld` >= cols. So nothing has to be moved: we ask for
-// c^T = b^T * a^T. b goes first, a second, neither is flagged as transposed, the result is
-// (cols, rows), and each `ld` is handed over as it is.
+// cuBLAS expects column-major matrices. The bytes of a row-major (rows, cols) matrix, read as
+// column-major, are its transpose, a (cols, rows) matrix. Its leading dimension is the distance
+// between two rows, `ld` >= cols. So nothing has to be moved: cuBLAS computes c^T = b^T * a^T. We
+// pass b first and a second, neither marked as transposed, the result as (cols, rows), and each
+// `ld` unchanged.
 static const char* sgemm_row_major(cudaStream_t stream, int rows, int cols, int inner,
                                    RowMajor a, RowMajor b, float* c, int ldc, int64_t stride_c,
                                    int batch) {
@@ -44,7 +45,7 @@ static const char* sgemm_row_major(cudaStream_t stream, int rows, int cols, int 
     if (status == CUBLAS_STATUS_SUCCESS) status = cublasSetStream(handle, stream);
 
     const float one = 1.0f, zero = 0.0f;
-    constexpr int64_t kMaxBatch = 65535;   // a grid's z dimension, should cuBLAS use it so
+    constexpr int64_t kMaxBatch = 65535;   // of a grid in z, in case cuBLAS uses z for the batch
     for (int64_t i = 0; i < batch && status == CUBLAS_STATUS_SUCCESS; i += kMaxBatch) {
         status = cublasSgemmStridedBatched(
             handle, CUBLAS_OP_N, CUBLAS_OP_N, cols, rows, inner,

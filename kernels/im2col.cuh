@@ -1,4 +1,4 @@
-// The im2col kernel of 02_im2col_gemm, for the rungs after it that leave the product to a library.
+// The im2col kernel of 02_im2col_gemm, for 02b and 02c, which leave the product to cuBLAS.
 #pragma once
 
 #include "convlab.cuh"
@@ -31,8 +31,8 @@ im2col(ConvProblem conv, const float* __restrict__ g_x, float* __restrict__ g_co
     }
 }
 
-// Returns how many columns of `floats` floats fit into `bytes`, 0 if not even one: whole 128-byte
-// lines, and at most `most`.
+// Returns how many columns of `floats` floats fit into `bytes`, at most `most`. From 32 columns on,
+// a multiple of 32, so that rows consist of whole 128-byte lines.
 inline int columns_that_fit(const ConvProblem& conv, size_t bytes, int64_t floats, int64_t most) {
     const int64_t all = ceil_div(int64_t(conv.N) * conv.P * conv.Q, int64_t(32)) * 32;
     const int64_t fit = int64_t(bytes / sizeof(float)) / floats;

@@ -1,15 +1,16 @@
-// What 14 and 14b share besides their loops: how a problem is cut into tiles, how a block stages
-// the filter, how a warp stores its sums to y, and the launch. Include it after tensor.cuh.
+// The parts that 14 and 14b share besides their loops: how a problem is cut into tiles, how a block
+// stages the filter, how a warp stores its sums to y, and the launch. Include it after tensor.cuh.
 #pragma once
 
 #include "convlab_async.cuh"
 
 constexpr int kParts = 7;             // parts of 8 columns: a warp's piece of an output row
 constexpr int kColumns = 8 * kParts;
-constexpr int kYWords = 8 * kColumns; // a warp's buffer of y, 8 channels: 56 g + 2 t are all banks
+// Words of a warp's buffer for y, 8 channels. The banks of a store, 56 g + 2 t, do not conflict.
+constexpr int kYWords = 8 * kColumns;
 
-// The template arguments of a kernel: channels of a block, in parts of 16; output rows of a tile at
-// most, one warp each; and the blocks for which an SM has registers.
+// The template arguments of a kernel. k_parts: channels of a block, in parts of 16. warps: output
+// rows of a tile at most, one for each warp. blocks: how many blocks the registers of an SM allow.
 struct Shape {
     int k_parts, warps, blocks;
 };
@@ -47,7 +48,8 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
     b.s_tap = reinterpret_cast<int2*>(s_words + tiling.tap_at);
     b.s_bias = s_words + tiling.bias_at;
     b.s_x = s_words + tiling.x_at;
-    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // uniform, and the compiler knows it
+    // By a shuffle, so that the compiler treats it as uniform in the warp.
+    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     b.lane = threadIdx.x % 32;
     b.warps = tiling.rows;
     const int k_tile = blockIdx.x / tiling.lanes, K_group = conv.K / conv.groups;
@@ -99,7 +101,8 @@ __device__ __forceinline__ Tile tile_at(const Tiling& tiling, int tile) {
 }
 
 // Stores a warp's sums, an output row of 16 k_parts channels, to y: 8 channels at a time, through
-// shared memory, as direct stores would be runs of 32 bytes. 16 bytes a lane if y's rows allow it.
+// shared memory. Direct stores would be runs of only 32 bytes. If y's rows allow it, a lane stores
+// 16 bytes at a time.
 template <int kKParts>
 __device__ __forceinline__ void store_row(const ConvProblem& conv, const Tiling& tiling,
                                           const Block& b, const Tile& at,
@@ -141,16 +144,16 @@ __device__ __forceinline__ void store_row(const ConvProblem& conv, const Tiling&
 }
 
 // A fragment of x is read at tap + stride_w * output, for 4 taps and 8 outputs. In a row of x these
-// are one run of words; one lane (stride 4) or several lanes (smaller strides) read each word. The
-// pitch of a stage lets the next row, where the list of taps continues, begin in the bank after
-// that run.
+// are one run of words. One lane (stride 4) or several lanes (smaller strides) read each word. If
+// the taps continue in the next row, its words should follow in the banks after that run. Returns
+// the smallest pitch, at least `words`, for which they do.
 inline int64_t continued(int64_t words, int64_t run, int stride_w) {
     const int64_t banks = stride_w % 4 == 0 ? 4 : 32;
     return words + ((run - words) % banks + banks) % banks;
 }
 
-// Returns the tiling of a problem: first as many rows as fit, then blocks of an SM, then channels
-// of a stage.
+// Returns the tiling of a problem: with as many rows in a tile as fit, then as many blocks on an
+// SM, then as many channels in a stage.
 inline Tiling tiling_for(const ConvProblem& conv, const Shape& shape, const ThisDevice& device) {
     Tiling t = {};
     const int C_group = conv.C / conv.groups, k_words = 16 * shape.k_parts;
@@ -200,8 +203,8 @@ struct Choice {
     StemKernel kernel;
 };
 
-// Launches the choice that wastes the fewest channels; of several such, the first whose tiles have
-// 4 rows or more.
+// Launches the choice that wastes the fewest channels. Of equal ones, it takes the first with at
+// least 4 rows in a tile.
 template <int kChoices>
 const char* launch_stem(const Choice (&choices)[kChoices], const ConvProblem& conv, const float* x,
                         const float* w, const float* bias, float* y, cudaStream_t stream) {

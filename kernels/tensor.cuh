@@ -1,7 +1,7 @@
 // Tensor cores, asynchronous copies and their barriers: one thin function for each PTX instruction.
 // Every rung that uses them includes this file, after convlab.cuh. The simulator has its own.
 //
-// The names are PTX's; they are described in "PTX ISA", chapter 9.7. Addresses in shared memory are
+// The names are PTX's; "PTX ISA", chapter 9.7, describes them. Addresses in shared memory are
 // 32-bit numbers here (`shared_address`), as the instructions require.
 #pragma once
 
@@ -72,9 +72,10 @@ __device__ __forceinline__ void stmatrix_x4_trans(void* to_shared, const uint32_
                  "r"(pairs[3]) : "memory");
 }
 
-// ---- cp.async: 16 bytes to shared memory, past L1; or zeros, and nothing is read (sm_80) --------
-// L2 prefetches the whole 128-byte line for the copies that follow. This thread may read what it
-// copied after __pipeline_commit and __pipeline_wait_prior.
+// ---- cp.async: 16 bytes to shared memory (sm_80) ----------------------------------------------
+// The copy bypasses L1, and L2 prefetches the whole 128-byte line for the copies that follow. If
+// `inside` is false, it reads nothing and writes zeros. This thread may read what it copied after
+// __pipeline_commit and __pipeline_wait_prior.
 __device__ __forceinline__ void copy_async16(void* to_shared, const void* from, bool inside) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::
                  "r"(shared_address(to_shared)), "l"(from), "r"(inside ? 16 : 0) : "memory");
@@ -96,7 +97,7 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(barrier))
                  : "memory");
 }
-// Arrives, and adds the bytes of copies that must complete before the phase does.
+// Arrives, and adds the bytes of copies that must also complete before the phase does.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::
                  "r"(shared_address(barrier)), "r"(bytes) : "memory");
@@ -136,8 +137,8 @@ template <int newest>
 __device__ __forceinline__ void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(newest) : "memory");
 }
-// The copy engine and wgmma access shared memory through another path, the asynchronous proxy. They
-// see what a thread stored only after that thread has executed this fence.
+// The copy engine and wgmma access shared memory through another path, the asynchronous proxy. What
+// a thread stored is visible to them only after that thread has executed this fence.
 __device__ __forceinline__ void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -154,7 +155,9 @@ __device__ __forceinline__ void griddepcontrol_wait() {
 }
 
 // ---- wgmma: four warps multiply, operands in shared memory (sm_90a) ---------------------------
-// Needed before the first wgmma, and whenever other instructions have accessed registers of d.
+// The first operand may also be in registers; the wrappers here do not offer that.
+// The fence is needed before the first wgmma, and after other instructions have accessed registers
+// of d.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }

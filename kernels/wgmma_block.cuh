@@ -30,7 +30,8 @@ __device__ __forceinline__ Block block_of(const ConvProblem& conv, const Tiling&
     b.s_k = reinterpret_cast<int*>(b.s_bytes + tiling.x_at) - 2;
     b.s_tap = reinterpret_cast<unsigned*>(b.s_bytes + tiling.table_at);
     b.s_where = b.s_tap + conv.R * conv.S;
-    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);   // uniform, and the compiler knows it
+    // By a shuffle, so that the compiler treats it as uniform in the warp.
+    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     b.lane = threadIdx.x % 32;
     b.k_tile = blockIdx.x / tiling.lanes;
     b.group = b.k_tile / tiling.k_tiles;
@@ -103,8 +104,8 @@ __device__ __forceinline__ void find_rows(const ConvProblem& conv, const Tiling&
     const int plane_rows = tiling.plane / tiling.pitch;
     for (int i = threadIdx.x; i < plane_rows * conv.stride_h; i += kThreads)
         b.s_where[i] = i % plane_rows * conv.stride_h + i / plane_rows;
-    // wgmma also reads the padding between the rows and past the last row. No valid output uses it;
-    // it is zeros.
+    // wgmma also reads the padding between the rows and past the last row. No valid output uses
+    // these pixels, which are zeros.
     float4* s_x = reinterpret_cast<float4*>(b.s_bytes + tiling.x_at);
     for (int i = threadIdx.x; i < tiling.stages * 2 * tiling.quad; i += kThreads) s_x[i] = {};
     fence_proxy_async();

@@ -1,6 +1,6 @@
-// How a consumer in the rungs on wgmma stores its sums to y: bias and ReLU, rounding to y's type,
-// and the stores in NCHW, whole rows by the copy engine or 32 positions at a time by a warp. Rung
-// 16 stores NHWC by itself. Include it after wgmma_block.cuh.
+// How a consumer of the rungs on wgmma stores its sums to y in NCHW: bias and ReLU, rounding to the
+// type of y, and the stores. The copy engine stores whole rows, or a warp stores 32 positions at a
+// time. Rung 16 stores NHWC by itself. Include it after wgmma_block.cuh.
 #pragma once
 
 #include <type_traits>   // std::true_type
@@ -22,10 +22,11 @@ __device__ __forceinline__ Channels channels_of(const Tiling& tiling, const Bloc
     return mine;
 }
 
-// What depends on the type of y. y_of: the ReLU; 16-bit tiles take so little time that a second
-// instruction would cost a tenth, so theirs is one instruction. put: stores two neighbours to
-// shared memory; `even`: s_to is aligned to a pair. stream: stores one number to y, with
-// the cache hint that it is not read again soon.
+// The functions that depend on the type of y.
+// y_of: applies the ReLU. A 16-bit tile takes so little time that a second instruction would cost a
+// tenth of it, so there it is one instruction.
+// put: stores two neighbours to shared memory. `even`: s_to is aligned to a pair.
+// stream: stores one number to y, with the cache hint that it is not read again soon.
 __device__ __forceinline__ float y_of(const ConvProblem& conv, float sum, const float*) {
     return activated(conv, sum);
 }

@@ -10,7 +10,7 @@ constexpr int kChunkBytes = 32;     // of a pixel in a stage: wgmma's k
 constexpr int kChunk = kChunkBytes / 4;         // input channels of a stage, in TF32
 constexpr int kTapBytes = kKTile * kChunkBytes;   // of the filter for one tap and chunk
 constexpr int kMaxStages = 4;
-// A consumer warp's buffer for y: 8 rows of 32 positions, or of all the consumer's positions. With
+// A consumer warp's buffer for y: 8 rows of 32 positions, or of all positions of the consumer. With
 // a pitch of 8 modulo 32 words, a store to 8 rows has no bank conflict.
 constexpr int kPitch = 32 + 8;
 __host__ __device__ constexpr int row_pitch(int positions) { return positions + 8; }
@@ -26,13 +26,13 @@ struct Style {
     int by_warps = 0;   // warps store half of y's rows if a tile has at most this many chunks
 };
 
-// x is staged in chunks of 8 channels: two quads of 16-byte pixels. (With 2-byte numbers, 16
-// channels: two octets, to which everything said of quads applies.) If the stride is more than 1,
-// pixels whose coordinates leave the same remainder form a plane, so that neighbouring outputs
-// again read neighbouring pixels. Rows are end to end, so a consumer's positions can span several
-// rows; small images follow each other like rows.
+// x is staged in chunks of 8 channels: two quads of 16-byte pixels. With 2-byte numbers a chunk is
+// 16 channels, two octets; the names still say quad.
+// If the stride is more than 1, pixels with the same remainder of their coordinates form a plane.
+// So neighbouring outputs again read neighbouring pixels. Rows are end to end, so a consumer's
+// positions can span several rows. Small images follow each other like rows.
 struct Tiling {
-    int images, rows, columns;     // of output in a tile; rows: of and between all its images
+    int images, rows, columns;     // of output in a tile; rows include those between its images
     int tiles_p, tiles_q, tiles;
     int left;                      // staged columns before the first used one
     int pitch, plane, quad;        // pixels of a plane's row, of a plane, of all planes and padding
@@ -47,7 +47,7 @@ struct Tiling {
     bool resident;                 // the filter stays: each slice has a slot of its own
     bool vectors;                  // x is read four pixels at a time
     bool rows_out;                 // y is stored in whole rows of the tile, by the copy engine
-    bool by_warps;                 // but half of the rows, of 2-byte numbers, 16 bytes a lane
+    bool by_warps;                 // with rows_out, of 2-byte numbers: warps store half of the rows
     int table_at, x_at, w_at, y_at, bytes;   // offsets in shared memory; its size
 
     // A consumer's first channel within the block, and its part of a slot, in units of 16 bytes.

@@ -1,8 +1,9 @@
-// What 08b_winograd_4x4 needs besides its loop: the filter's transform, a block's tiles, how they
-// are loaded, and how outputs are stored. Include it after the rung's constants.
+// The parts of 08b_winograd_4x4 besides its loop: the transform of the filter, the tiles of a
+// block, their loads, and the stores of outputs. Include it after the rung's constants.
 #pragma once
 
-// G of three numbers: the values of w[0] + w[1] t + w[2] t^2 at the points, over the scale of B'.
+// G of three numbers: the values of w[0] + w[1] t + w[2] t^2 at the points, divided by the scale of
+// B'.
 __device__ __forceinline__ void transform_w(const float (&w)[3], float (&u)[6]) {
     constexpr float at_a = 1 / (2 * kA2 * (kA2 - kB2)), at_b = 1 / (2 * kB2 * (kB2 - kA2));
     const float even_a = at_a * (w[0] + kA2 * w[2]), odd_a = at_a * kA * w[1];
@@ -15,7 +16,7 @@ __device__ __forceinline__ void transform_w(const float (&w)[3], float (&u)[6]) 
     u[5] = w[2];
 }
 
-// g_u: (groups, k_tiles, C_group, 36, 32), with u = G w G'; channels past K are zeros.
+// g_u: (groups, k_tiles, C_group, 36, 32), with u = G w G'. Channels past K are zeros.
 __global__ void __launch_bounds__(256)
 transform_filter(ConvProblem conv, int first_group, int groups, const float* __restrict__ g_w,
                  float* __restrict__ g_u) {
@@ -53,18 +54,18 @@ struct Tiling {
     int tiles_q, per_image;
     int C_group, k_tiles;   // of a group
     int slices;             // k_tiles of all groups: items that share tiles follow each other
-    bool quads;      // a tile's middle four columns of x: aligned to 16 bytes, all inside or none
-    int aligned;     // floats of y that each row's tiles are aligned to: 4, 2 or 1
+    bool quads;    // four columns of a tile are 16-byte aligned in x, and all inside or all outside
+    int aligned;   // alignment of a tile's rows in y, in floats: 4, 2 or 1
 };
 
 struct alignas(16) Quad {
     float v[4];
 };
 
-// An item of work: 32 channels, and of the 32 tiles a lane's.
+// An item of work: 32 channels x 32 tiles, and the tile of this lane.
 struct Item {
     int group, k_tile;   // the group in the workspace
-    int n, p, q;         // n is N or more if there is no such tile
+    int n, p, q;         // the first output of the tile; n >= N if the tile does not exist
 };
 
 __device__ __forceinline__ Item item_at(const Tiling& tiling, unsigned item, unsigned lane) {
@@ -75,11 +76,11 @@ __device__ __forceinline__ Item item_at(const Tiling& tiling, unsigned item, uns
             int(rest / tiles_q) * 4, int(rest % tiles_q) * 4};
 }
 
-// A lane's tile of x on its way to shared memory.
+// A lane's tile of x, which it loads and transforms.
 struct Pixels {
-    const float* x;   // the first of the tile's 6 x 6, perhaps outside
+    const float* x;   // the first of the tile's 6 x 6 pixels; may be outside the image
     unsigned mask;    // bit i: row i is inside x; bit 6 + j: column j is
-    bool inside;      // all of it, of all lanes
+    bool inside;      // the whole tile is inside x, in all lanes
 };
 
 __device__ __forceinline__ Pixels pixels_of(const ConvProblem& conv, const Tiling& tiling,
@@ -97,8 +98,8 @@ __device__ __forceinline__ Pixels pixels_of(const ConvProblem& conv, const Tilin
             __all_sync(0xffffffffu, mask == 0xfff) != 0};
 }
 
-// Reads kFloats neighbours, aligned to their size, or zeros: by a predicate. From branches ptxas
-// makes jumps here, and each read waits for its own.
+// Loads kFloats neighbours, aligned to their size, if `inside`; else returns zeros. It uses a
+// predicate: if these were branches, ptxas would make jumps, and each load would wait for its jump.
 template <int kFloats>
 __device__ __forceinline__ void load_if(bool inside, const float* g_from, float* r_to) {
     #pragma unroll
@@ -122,7 +123,7 @@ __device__ __forceinline__ void load_if(bool inside, const float* g_from, float*
 #endif
 }
 
-// Prefetches the line with this address into L2; does not block.
+// Prefetches the cache line of this address into L2. It does not block.
 __device__ __forceinline__ void fetch_to_L2([[maybe_unused]] const float* g_from) {
 #ifndef CONVLAB_SIMULATOR
     asm volatile("prefetch.global.L2 [%0];" :: "l"(g_from));
@@ -149,8 +150,9 @@ __device__ __forceinline__ void load_tile(const float* x, unsigned mask, int W, 
     }
 }
 
-// A row of a tile's outputs. Where rows begin 8 bytes off, four in one piece are two of the tile
-// and two of the one to the right, whose lane leaves them out. All lanes come here.
+// Stores a row of a tile's outputs. If the row is only 8-byte aligned, a 16-byte store takes two
+// outputs of this tile and two of the tile to the right. The lane of that tile leaves these two
+// out. All lanes must call this function.
 __device__ __forceinline__ void write_row(const Tiling& tiling, float* y, const float (&r_y)[4],
                                           bool inside, int columns, bool to_left, bool to_right) {
     if (tiling.aligned == 4) {

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+# numpy 1.26 starts a process when this is imported, which a pure test must not do.
+import numpy.testing  # noqa: F401
 import pytest
 import torch
 

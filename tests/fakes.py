@@ -70,7 +70,7 @@ class Fake(Runnable):
 
     def prepare(self, problem, x, w, bias=None, allocate=zeros):
         if self.unsupported(problem):
-            raise UnsupportedError(f"{self.name} cannot do it: {self.unsupported(problem)}")
+            raise UnsupportedError(f"{self.name} does not support it: {self.unsupported(problem)}")
         return FakeLaunch(self, problem, (x, w, bias), allocate)
 
 

@@ -1,6 +1,6 @@
-"""Validate public arguments: each function returns the value as it will be used, or raises.
+"""Validate public arguments: each function returns the converted value, or raises ProblemError.
 
-A message begins with the argument's name and its value, and says which values are allowed.
+A message gives the argument's name and value, and the values that are allowed.
 """
 
 import difflib
@@ -14,16 +14,16 @@ from pathlib import Path
 
 from .errors import ProblemError
 
-# The most characters of a value in a message.
+# The maximal length of a value in a message, in characters.
 _SHOWN = 60
 INT64_MAX = 2**63 - 1
 
 
 def shown(value: object) -> str:
-    """Return a value for a message: short, whatever it is."""
+    """Return the text of a value for a message, shortened to `_SHOWN` characters."""
     try:
         text = repr(value)
-    # An int of more than 4300 digits raises ValueError, and a foreign __repr__ may raise anything.
+    # An int of more than 4300 digits raises ValueError, and a user's __repr__ may raise anything.
     except Exception:
         text = f"<{type(value).__name__}>"
     text = " ".join(text.split())
@@ -31,10 +31,10 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
-    """Return at most three names that a word may stand for.
+    """Return at most three names that are close to a misspelt word.
 
-    That is the name that differs in case only; else those that begin with the word, contain it, or
-    resemble it.
+    A name that differs only in case comes alone. Otherwise these are the names that begin with the
+    word or contain it, or else the names that resemble it.
     """
     word = word[:_SHOWN].lower().lstrip("-")
     known: dict[str, str] = {}
@@ -50,7 +50,7 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
 
 
 def hint(word: str, names: Collection[str], most: int = 0) -> str:
-    """Return the end of a message on an unknown word: names near it, else the first `most`."""
+    """Return the end of a message about an unknown word: similar names, else the first `most`."""
     if near := nearest(word, names):
         return f"; did you mean {' or '.join(near)}?"
     if not names or not most:
@@ -60,7 +60,7 @@ def hint(word: str, names: Collection[str], most: int = 0) -> str:
 
 
 def whole(value: object, name: str, least: int = -INT64_MAX - 1, most: int = INT64_MAX) -> int:
-    """Return an integer of a range: any object with ``__index__``, but no bool."""
+    """Return an integer between two bounds; any object with ``__index__`` except a bool will do."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except Exception:
@@ -87,26 +87,28 @@ def real(value: object, name: str, above: float = -inf, most: float = inf) -> fl
 
 
 def flag(value: object, name: str) -> bool:
-    """Return a bool, also from numpy's; 1 and "yes" are refused."""
+    """Return a bool; numpy's are accepted, 1 and "yes" are not."""
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise ProblemError(f"{name} must be True or False, not {shown(value)}")
     return bool(value)
 
 
 def text(value: object, name: str) -> str:
-    """Return a string that can be written as UTF-8."""
+    """Return a string that UTF-8 can encode."""
     if not isinstance(value, str):
-        hint = ": decode it first" if isinstance(value, (bytes, bytearray)) else ""
-        raise ProblemError(f"{name} must be a string, not {shown(value)}{hint}")
+        advice = ": decode it first" if isinstance(value, (bytes, bytearray)) else ""
+        raise ProblemError(f"{name} must be a string, not {shown(value)}{advice}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ProblemError(f"{name} is no Unicode text: {error.reason}") from None
+        raise ProblemError(
+            f"{name} is not valid Unicode: {error.reason}; remove that character"
+        ) from None
     return value
 
 
 def choice(value: object, name: str, allowed: Collection[str]) -> str:
-    """Return one of several words."""
+    """Return a string that is one of the allowed ones."""
     if not isinstance(value, str) or value not in allowed:
         near = hint(value, allowed) if isinstance(value, str) else ""
         raise ProblemError(f"no {name} {shown(value)}: choose from {', '.join(allowed)}{near}")
@@ -114,7 +116,7 @@ def choice(value: object, name: str, allowed: Collection[str]) -> str:
 
 
 def path(value: object, name: str) -> Path:
-    """Return the path of a string or a path-like object; ~ is the user's folder."""
+    """Return the path that a string or a path-like object names; ~ is the home directory."""
     try:
         location = os.fspath(value)  # type: ignore[arg-type]
     except Exception:
@@ -125,7 +127,7 @@ def path(value: object, name: str) -> Path:
 
 
 def readable(value: object, name: str) -> str:
-    """Return the text of a file, or raise what is wrong with its path or its text."""
+    """Return the text of a UTF-8 file."""
     file = path(value, name)
     try:
         return file.read_text("utf-8-sig")
@@ -138,7 +140,7 @@ def readable(value: object, name: str) -> str:
 
 
 def writable(value: object, name: str, endings: Collection[str] = ()) -> Path:
-    """Return the path of a file after a trial to write it; its folders are made."""
+    """Return the path of a file that can be written; create its folders."""
     file = path(value, name)
     if endings and file.suffix.lower() not in endings:
         raise ProblemError(f"{name} {file}: the file's name must end in {', '.join(endings)}")
@@ -154,12 +156,12 @@ def writable(value: object, name: str, endings: Collection[str] = ()) -> Path:
 
 
 def reason(error: OSError) -> str:
-    """Return what is wrong with a path, and what to do."""
-    return f"{error.strerror or error}; correct it, or name another"
+    """Return why a file could not be used, and what to do."""
+    return f"{error.strerror or error}; correct the path, or use another"
 
 
 def several(value: object, name: str) -> list:
-    """Return the members of an iterable; a string is one thing, not its letters."""
+    """Return the members of an iterable as a list; strings and mappings are not accepted."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise ProblemError(f"{name} must be a list, not {shown(value)}")
     try:
@@ -169,18 +171,18 @@ def several(value: object, name: str) -> list:
 
 
 def file_name(value: object, name: str) -> str:
-    """Return a name that a file can have in any folder."""
+    """Return a valid file name, without a folder."""
     file = text(value, name)
     if not re.fullmatch(r"[^/\0\n\r]{1,100}", file) or file.startswith("."):
         raise ProblemError(
-            f"{name} is {shown(value)}; it must be 1 to 100 characters without a slash, and not "
-            "begin with a dot"
+            f"{name} is {shown(value)}; it must have 1 to 100 characters, no slash and no line "
+            "break, and must not begin with a dot"
         )
     return file
 
 
 def tunables(value: object) -> dict[str, int | str]:
-    """Return tunables as the compiler gets them, ``-DNAME=VALUE``: integers or plain words."""
+    """Return tunables as a dict for the compiler's ``-DNAME=VALUE``: integers or single words."""
     if not isinstance(value, Mapping):
         raise ProblemError(f"defines must be a dict such as {{'TILE': 8}}, not {shown(value)}")
     return {_tunable_name(key): _tunable_value(key, entry) for key, entry in value.items()}
@@ -188,7 +190,9 @@ def tunables(value: object) -> dict[str, int | str]:
 
 def _tunable_name(key: object) -> str:
     if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
-        raise ProblemError(f"{shown(key)} is no name of a tunable")
+        raise ProblemError(
+            f"{shown(key)} is not a valid name of a tunable; use letters, digits and underscores"
+        )
     return key
 
 
@@ -197,6 +201,6 @@ def _tunable_value(key: str, value: object) -> int | str:
         return whole(value, f"the tunable {key}", least=-(2**63), most=2**64 - 1)
     if not re.fullmatch(r"[\w.:+-]+", value, re.ASCII):
         raise ProblemError(
-            f"the tunable {key} is {shown(value)}; it must be an integer, or one plain word"
+            f"the tunable {key} is {shown(value)}; it must be an integer, or a single word"
         )
     return value

@@ -1,7 +1,8 @@
-"""A cost: the time or traffic of running a kernel once, measured or counted. A seam of the core.
+"""The cost of one run of a kernel: a measured time, or counted memory traffic.
 
-`compare`, `ab` and `sweep` rank kernels by their costs and do not ask how a cost was measured. A
-time on a GPU and simulated traffic are two kinds; a room can add another, such as a predicted time.
+This is a seam of the core: `compare`, `ab` and `sweep` rank kernels by their costs, and work for
+any kind. The core's kinds are the time on a GPU and the simulated traffic. A room can add another,
+such as a predicted time.
 """
 
 import math
@@ -17,14 +18,14 @@ from .problem.problem import Problem
 
 @dataclass(frozen=True)
 class CostKind:
-    """One way to measure what a kernel costs.
+    """A kind of cost, with its unit and its names in tables.
 
     Attributes
     ----------
-    column, floor_column : the columns of a frame that hold a cost, and the theoretical minimum.
+    column, floor_column : the columns of a frame for the cost and for its theoretical minimum.
     unit : the unit of both.
     label : the name with the unit, for an axis.
-    least : how a sentence calls the kernel that costs least.
+    least : the phrase for the kernel with the lowest cost, in a sentence.
     mode : the mode of the timing ("cold"), for a saved result; empty for counted costs.
     """
 
@@ -56,12 +57,12 @@ KINDS = {kind.column: kind for kind in (MEASURED, COUNTED)}
 
 @dataclass(frozen=True)
 class Cost:
-    """What one kernel costs on one problem.
+    """The cost of one kernel on one problem.
 
     Attributes
     ----------
     kind : the kind of cost.
-    value, floor : the cost and the theoretical minimum, in the kind's unit; NaN if not known.
+    value, floor : the cost and the theoretical minimum, in the kind's unit; NaN if unknown.
     samples : all measurements, in the same unit.
     more : other columns of the kernel's row: spread, clock, counters.
     """
@@ -74,12 +75,12 @@ class Cost:
 
     @property
     def over_floor(self) -> float:
-        """The cost as a multiple of the floor."""
+        """The cost as a multiple of its theoretical minimum."""
         return self.value / self.floor
 
     @property
     def cells(self) -> dict[str, float]:
-        """The columns of the kernel's row in a frame."""
+        """The kernel's row in a frame, as a dict of columns."""
         return {
             self.kind.column: self.value,
             self.kind.floor_column: self.floor,
@@ -96,9 +97,10 @@ def saved_cost(
     mode: str = "",
     samples: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Return the row of costs that a receipt holds; `source` is the kernel's provenance.
+    """Return the row of costs for a receipt (a saved result).
 
-    The value and the samples are in ms if there is a mode, and in MB without one.
+    `source` is the kernel's provenance. With a mode, the value and the samples are in ms; without
+    one, they are in MB.
     """
     low = high = value
     if len(samples):
@@ -106,7 +108,7 @@ def saved_cost(
     return {
         "problem": problem.label,
         "mode": mode,
-        # Without a pinned kernel's digest, and without the "(A)" of two with one name.
+        # Remove a pinned kernel's digest, and the "(A)" or "(B)" that separates two equal names.
         "kernel": re.sub(r"#\w+| \([AB]\)$", "", kernel),
         "cost": value,
         "low": low,

@@ -1,4 +1,4 @@
-"""The exceptions that convlab raises; each message says what to do next."""
+"""The exceptions that convlab raises. Each message says what to do next."""
 
 import re
 import traceback
@@ -14,13 +14,18 @@ _PLAIN = "\x1b[0m"
 
 
 class ConvlabError(Exception):
-    """Any error of convlab's own. In a notebook its message is shown; ``%tb`` shows all."""
+    """The base class of convlab's errors.
 
-    problem: Any = None  # on which `check` met it
+    A notebook cell shows only the message, and your line that led to it. ``%tb`` shows the whole
+    traceback.
+    """
+
+    # The problem that `check` ran when the error was raised.
+    problem: Any = None
     _shown = False
 
     def _render_traceback_(self) -> list[str]:
-        # IPython calls this for a cell, and again for %tb.
+        # IPython calls this once for the cell, and once more for %tb.
         if self._shown:
             return traceback.format_exception(self)
         self._shown = True
@@ -28,12 +33,12 @@ class ConvlabError(Exception):
 
 
 def brief(error: BaseException) -> list[str]:
-    """Return the lines that a cell shows of an error; none if it did not pass through convlab."""
+    """Return the lines that a cell shows for an error; none if it was not raised in convlab."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [i for i, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE)]
     if not inside:
         return []
-    # A path of this machine is of no use to a reader.
+    # The path of the log is specific to this machine, and a saved notebook keeps the output.
     text = re.sub(r"\nfull log: .*", "", str(error)) or "interrupted"
     lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {text}"]
     caller = frames[max(inside[0] - 1, 0)]
@@ -43,7 +48,7 @@ def brief(error: BaseException) -> list[str]:
 
 
 def named(name: str, error: Exception) -> str:
-    """Return an error's text, with the kernel's name in front unless its first line has it."""
+    """Return an error's text, preceded by the kernel's name unless the first line contains it."""
     first_line = str(error).split("\n")[0]
     file = f"{name.partition('@')[0]}.cu"
     if first_line.startswith(name) or file in first_line:
@@ -52,21 +57,27 @@ def named(name: str, error: Exception) -> str:
 
 
 class ProblemError(ConvlabError, ValueError):
-    """The arguments do not describe a convolution: shapes, strides, dtype, device."""
+    """An argument is invalid: a shape, a stride, a dtype, a device, an option."""
 
 
 class UnsupportedError(ConvlabError, ValueError):
-    """The kernel's header says that it does not support this problem."""
+    """The kernel does not support this problem, according to its header."""
 
     kind = "unsupported"
 
 
 class CatalogError(ConvlabError, LookupError):
-    """No such kernel, two of one name, or a header comment that cannot be read."""
+    """There is no such kernel, two kernels have one name, or a header comment is invalid."""
 
 
 class BuildError(ConvlabError, RuntimeError):
-    """A kernel did not compile, or there is no compiler; `places` has file, line and message."""
+    """A kernel did not compile, or there is no compiler.
+
+    Attributes
+    ----------
+    places : list of (str, int, str)
+        The file, the line and the message of each compiler error.
+    """
 
     kind = "does not build"
 
@@ -76,16 +87,17 @@ class BuildError(ConvlabError, RuntimeError):
 
 
 class LaunchError(ConvlabError, RuntimeError):
-    """A kernel refused a problem, crashed, hung, or did not get the memory it needs.
+    """A kernel returned an error, crashed, hung, or did not get the memory that it needs.
 
     Attributes
     ----------
-    kind
-        What happened: a kind of ``convlab/core/faults.py``. The text then ends with what to try,
-        and the place on the page ``faults.md``. Empty if the kernel itself returned a text.
-    findings
-        The simulator's findings, with line, block and thread. For a fault on a GPU they are those
-        of the same kernel on a small problem. Empty if it found nothing, or did not run.
+    kind : str
+        The kind of fault, a key of ``convlab/core/faults.py``. The message then ends with what to
+        try, and a link into ``faults.md``. Empty if the kernel itself returned an error text.
+    findings : list of Finding
+        The simulator's findings, each with line, block and thread. After a fault on a GPU they come
+        from the same kernel on a small problem. Empty if the simulator reported nothing, or did not
+        run.
     """
 
     def __init__(self, message: str, kind: str = "", findings: Sequence[Any] = ()) -> None:
@@ -101,4 +113,4 @@ class LaunchError(ConvlabError, RuntimeError):
 
 
 class WrongResult(ConvlabError, AssertionError):
-    """A kernel's output is incorrect, and the caller asked for an exception."""
+    """A kernel's output is incorrect: raised by ``check(..., raises=True)``."""

@@ -1,6 +1,6 @@
-"""What each kind of fault means, and what to do next: the table that messages are made from.
+"""The meaning of each kind of fault, and what to do next: the table behind the messages.
 
-``faults.md``, next to this file, is the page for people: it has the same two texts for each kind,
+``faults.md``, next to this file, is the page for readers. It has the same two texts for each kind,
 and the usual causes.
 """
 
@@ -16,87 +16,86 @@ class Fault(NamedTuple):
 
 FAULTS: dict[str, Fault] = {
     "illegal address": Fault(
-        "a thread read or wrote memory that belongs to no buffer",
-        "compare every index with the size of its array, first on the simulator's line; if "
-        "that finds nothing, the fault needs the full size: look for products of dimensions "
-        "that are not `int64_t`",
+        "a thread read or wrote an address outside every buffer",
+        "compare every index with the size of its array, first on the line that the simulator "
+        "reports; if it reports none, the bug needs the full size: make products of "
+        "dimensions `int64_t`",
     ),
     "misaligned address": Fault(
-        "an address is not a multiple of the size of the access",
-        "use float4 and float2 only where the offset is known to be a multiple of 4 or 2 "
-        "elements, and load single floats elsewhere",
+        "an address is not a multiple of the size of the access, such as 16 bytes for a float4",
+        "use float4 or float2 only where the address is a multiple of 16 or 8 bytes, and load "
+        "single floats elsewhere",
     ),
     "device assert": Fault(
         "an assert() in the kernel failed",
-        "print the values with `printf` before the assertion; the simulator reports the same one",
+        "print the values with `printf` before the assertion; the simulator stops at the same "
+        "assertion",
     ),
     "endless loop": Fault(
-        "it did not end",
-        "look for a loop that does not end and for a barrier that not every thread reaches; "
-        "if the kernel is only slow, allow more time: time_limit=SECONDS of `check`, `ab` and"
-        " `load`",
+        "the kernel did not finish within the time limit",
+        "look for a loop that never ends, and for a barrier that not every thread reaches; if "
+        "the kernel is only slow, raise the limit: load(..., time_limit=SECONDS)",
     ),
     "launch configuration": Fault(
-        "the GPU refused the launch, and no thread ran",
-        "print grid, block and bytes before the launch; put large extents in `grid.x`, and "
-        "registers under `__launch_bounds__`",
+        "the GPU rejected the launch, and no thread ran",
+        "print grid, block and shared memory bytes before the launch; put large extents in "
+        "`grid.x`; limit registers with `__launch_bounds__`",
     ),
     "launch failure": Fault(
         "the GPU stopped the kernel",
-        "run it on the simulator, which distinguishes the causes",
+        "run it on the simulator, which reports the cause and its line",
     ),
     "host crash": Fault(
         "the kernel's host code ended the process",
-        "look only at the entry point, as the kernels themselves cannot do this: at null and "
-        "stale pointers, arrays on the stack, abort() and exit()",
+        "look only at the entry point, because device code cannot end the process: at null "
+        "and stale pointers, arrays on the stack, abort() and exit()",
     ),
     "out of memory": Fault(
-        "the GPU's memory is too small",
+        "the GPU has too little free memory",
         "use a smaller problem (Problem.scaled) or load(..., workspace_limit=BYTES), or free "
-        "the memory that torch keeps in this process: torch.cuda.empty_cache()",
+        "the memory that torch caches in this process: torch.cuda.empty_cache()",
     ),
     "invalid worker state": Fault(
         "the worker process failed",
-        "call again: a fresh worker starts; if that fails too, read what it printed, and run "
-        "without isolation (isolate=False), in your own process, to see the error itself",
+        "call again: a new worker starts; if that fails too, read what the worker printed, "
+        "and load the kernel with isolate=False, which runs it in your own process, to see "
+        "the error itself",
     ),
     "global out of bounds": Fault(
-        "a load or a store outside a buffer; the message says which, the element and the "
+        "a load or store outside a buffer; the message gives the buffer, the element and the "
         "buffer's size",
-        "compare the index with the size of that array before the access; test the indices of"
-        " the last block, and use 0 for halo values outside the image",
+        "compare the index with the size of that array before the access; check the indices "
+        "of the last block, and use 0 for the halo outside the image",
     ),
     "shared out of bounds": Fault(
         "an access outside a `__shared__` array",
-        "compute the array's size again from TILE, stride, dilation, R and S, in one place "
-        "for the kernel and its launch",
+        "compute the array's size from TILE, stride, dilation, R and S in one place, and use "
+        "it in the kernel and in its launch",
     ),
     "index out of bounds": Fault(
-        "an index of a local array, of a table or of a struct's array is less than zero, or "
-        "not less than the array's size, which the message gives; each of several dimensions "
-        "is checked by itself",
-        "compare the loop's bound with the declaration",
+        "an index is negative, or not below the array's size, which the message gives; each "
+        "dimension of a local array, a table or an array in a struct is checked by itself",
+        "compare the loop's bound with the array's declaration",
     ),
     "shared memory": Fault(
-        "the block's `__shared__` arrays are too large: 48 KB when declared with their size, "
-        "227 KB (of the simulated GPU) in all",
-        "use a smaller tile, or fewer channels at a time; above 48 KB use `extern __shared__`"
-        " and `cudaFuncSetAttribute`",
+        "the block's `__shared__` arrays are too large: the limits are 48 KB for arrays of "
+        "fixed size, and 227 KB in all (on the simulated GPU)",
+        "use a smaller tile, or fewer channels at a time; for more than 48 KB use `extern "
+        "__shared__` and `cudaFuncSetAttribute`",
     ),
     "store to an input": Fault(
-        "the kernel wrote to x, w or bias",
-        "declare x, w and bias as `const float*`; the compiler then names the line",
+        "the kernel wrote to x, w or bias, or to `__constant__` memory",
+        "declare x, w and bias as `const float*`; the compiler then reports the line",
     ),
     "host access": Fault(
-        "the file's host code (`conv2d`, `conv2d_prepare`) reads or writes device memory: x, "
-        "w, bias, y, the workspace or memory from `cudaMalloc`; on a GPU the process crashes "
-        "there",
-        "do it in a kernel, or with `cudaMemsetAsync` and `cudaMemcpyAsync` on the stream",
+        "host code (`conv2d`, `conv2d_prepare`) reads or writes GPU memory: x, w, bias, y, "
+        "the workspace or memory from `cudaMalloc`; on a GPU this crashes the process",
+        "do it in a kernel, or with `cudaMemsetAsync` or `cudaMemcpyAsync` on the stream",
     ),
     "misaligned access": Fault(
-        "an address is not a multiple of the access's size",
-        "use float4 and float2 only where the offset is known to be a multiple of 4 or 2 "
-        "elements, and load single floats elsewhere",
+        "an address is not a multiple of the size of the access, such as 16 bytes for a float4",
+        "use float4 or float2 only where the address is a multiple of 16 or 8 bytes, and load "
+        "single floats elsewhere",
     ),
     "null pointer": Fault(
         "an access through a null pointer",
@@ -104,18 +103,18 @@ FAULTS: dict[str, Fault] = {
         "the workspace in `conv2d_workspace`; set any other pointer before the launch",
     ),
     "race": Fault(
-        "two threads access one word, at least one of them writes, and nothing orders the "
-        "two: no barrier between them, no warp operation of the lanes of one warp",
+        "two threads access the same word with no synchronization between them, and at least "
+        "one of them writes",
         "if both threads are in one block, put a barrier between the two lines; if they are "
         "in two blocks, let one thread write each output, or add with atomics",
     ),
     "uninitialised read": Fault(
-        "a thread reads shared memory, workspace or y that nothing has written",
+        "a thread reads shared memory, workspace or y before anything wrote it",
         "find the thread that should have written that element, and let it store 0 where "
         "there is no input",
     ),
     "stale read": Fault(
-        "`__ldg` of memory that the same kernel writes",
+        "`__ldg` reads memory that the same kernel writes",
         "use a plain load; `__ldg` is for x, w and bias",
     ),
     "divergent barrier": Fault(
@@ -123,44 +122,49 @@ FAULTS: dict[str, Fault] = {
         "move the barrier out of the `if` or the loop",
     ),
     "copy not waited for": Fault(
-        "the target of an asynchronous copy is used before the thread that issued the copy "
-        "called `__pipeline_wait_prior`, or before the barrier after that",
-        "call `__pipeline_wait_prior`, then `__syncthreads()`, and only then use the data",
+        "the destination of an asynchronous copy is used before the copy is complete: without "
+        "`__pipeline_wait_prior` in the thread that issued it and a barrier after that, or, "
+        "for a bulk copy, without `mbarrier_wait`",
+        "call `__pipeline_wait_prior`, then `__syncthreads()`, and only then use the data; "
+        "for a bulk copy, call `mbarrier_wait` in each thread that uses it",
     ),
     "overwritten too early": Fault(
-        "a store to shared memory that a bulk copy or a `wgmma` may still read",
-        "call `bulk_wait_read` or `wgmma_wait` first; if other threads store, use an mbarrier"
-        " after that",
+        "a thread stores to shared memory that a bulk copy or a `wgmma` may still read",
+        "call `bulk_wait_read` or `wgmma_wait` before the store; if other threads store, let "
+        "the waiting thread then arrive on an mbarrier that they wait on",
     ),
     "no proxy fence": Fault(
-        "`wgmma` and bulk copies access shared memory through another proxy than plain "
-        "stores, and there is no fence between the two",
-        "let each thread call `fence_proxy_async()` after its stores, and put the barrier "
-        "after that",
+        "`wgmma` and bulk copies access shared memory through the async proxy, plain stores "
+        "through the generic proxy, and there is no fence between the two",
+        "let each thread call `fence_proxy_async()` after its stores, and put a barrier after "
+        "the fence",
     ),
     "no wgmma fence": Fault(
-        "a `wgmma` starts without a fence on accumulators that are in registers: it is their "
-        "first use, or a `wgmma_wait` has returned them",
+        "a `wgmma` starts without a fence while its accumulators are in registers: at their "
+        "first use, or after a `wgmma_wait`",
         "call `wgmma_fence()` before the first `wgmma` of a group",
     ),
     "wgmma": Fault(
-        "a descriptor differs between lanes, or names a layout that is not simulated",
-        "compute the descriptor from values that are the same in the whole warp group, "
-        "without a swizzle",
+        "a descriptor differs between lanes, or its layout is one that the simulator does not "
+        "support",
+        "compute the descriptor from values that are equal in the whole warpgroup, and use no "
+        "swizzle",
     ),
     "mbarrier": Fault(
-        "`mbarrier_init` was not called for an address, or a count or a parity is invalid",
+        "an mbarrier is used before `mbarrier_init`, gets more arrivals than it expects, or "
+        "has an invalid count or parity",
         "initialise the mbarrier in one thread, with the number of arrivals, and put a "
         "barrier after that",
     ),
     "deadlock": Fault(
-        "some threads wait at a barrier that others never reach, or for a phase of an "
+        "threads wait for others that never arrive: in a warp operation, or on a phase of an "
         "mbarrier that never completes (too few arrivals, bytes that no copy delivers, the "
         "wrong parity)",
-        "let those threads take part in loading and barriers, and skip only their stores",
+        "let those threads take part in loads, barriers and warp operations, and skip only "
+        "their stores",
     ),
     "warp mask": Fault(
-        "a warp operation names lanes that do not take part, or a mask without its own lane",
+        "a warp operation's mask names lanes that do not take part, or omits the calling lane",
         "call it where all 32 lanes take part, or build the mask with `__ballot_sync` before "
         "the `if`",
     ),
@@ -174,17 +178,18 @@ FAULTS: dict[str, Fault] = {
     ),
     "trap": Fault(
         "the kernel called `__trap()`",
-        "find out what leads to that line",
+        "find the condition that leads to that line",
     ),
     "abort": Fault(
         "the code called `abort()` or `exit()`, threw an exception that nothing catches, or "
-        "ran into an illegal instruction, such as the end of a function that should have "
-        "returned a value",
-        "return a text from `conv2d` instead, which becomes the error's message; end every "
-        "function with a `return`",
+        "executed an illegal instruction, such as the end of a function that lacks its "
+        "`return`",
+        "return an error text from `conv2d` instead: it becomes the error's message; end "
+        "every function that has a result with a `return`",
     ),
     "launch in a kernel": Fault(
-        "a kernel launches another (dynamic parallelism), which convlab supports on neither engine",
+        "a kernel launches another kernel (dynamic parallelism), which convlab supports "
+        "neither on a GPU nor on the simulator",
         "launch both from the host, one after the other",
     ),
     "stack overflow": Fault(
@@ -192,69 +197,70 @@ FAULTS: dict[str, Fault] = {
         "put large arrays into shared memory, or make them smaller",
     ),
     "memory": Fault(
-        "this machine's memory, or its limit on address space (`ulimit -v`), is too small for"
-        " the simulation",
+        "this machine's memory, or its limit on address space (`ulimit -v`), is too small for "
+        "the simulation",
         "use a smaller problem: `Problem.scaled`",
     ),
     "compiler warning": Fault(
-        "nvcc, which also compiles the kernel during a check on the simulator, warns of this line",
-        "fix it, if nvcc is right; an unused variable may be one that you forgot to use",
+        "nvcc, which also compiles the kernel during a check on the simulator, warns about "
+        "this line",
+        "fix the line if nvcc has a point; an unused variable may be one that you forgot to use",
     ),
     "written twice": Fault(
-        "two threads stored the same value to one place, and nothing orders the two",
+        "two threads stored the same value to one place, with no synchronization between them",
         "let one of the two store it: blocks or tiles overlap there",
     ),
     "barrier after exit": Fault(
-        "threads wait at a barrier after others of their block have returned",
+        "threads wait at a barrier after other threads of their block have returned",
         "let all threads reach every barrier, and skip only the stores",
     ),
     "shuffle outside the mask": Fault(
-        "a shuffle reads a lane that its mask does not name",
+        "a shuffle reads from a lane that its mask does not name",
         "add the lanes that are read to the mask, with `__ballot_sync`",
     ),
     "allocation": Fault(
         "`conv2d` calls `cudaMalloc` or a similar function: it waits for the GPU, a CUDA "
-        "graph cannot capture it, and nothing says who frees the memory",
-        "let `conv2d_workspace` return the bytes needed; data that depends only on the filter"
-        " belongs in the plan",
+        "graph cannot capture it, and nothing frees the memory later",
+        "let `conv2d_workspace` return the bytes that you need; put data that depends only on "
+        "the filter into the plan (`conv2d_plan`)",
     ),
     "refused launch": Fault(
-        "a CUDA call was refused, as a GPU would refuse it",
-        "look at grid, block and bytes of shared memory, and at the error that the call returned",
+        "a CUDA call failed, as it would on a GPU",
+        "check grid, block and shared memory bytes, and read the error that the call returned",
     ),
     "wrong result": Fault(
         "outputs are incorrect",
-        "work out the first wrong output by hand, from the index formula, on the smallest "
+        "compute the first incorrect output by hand, from the index formula, on the smallest "
         "problem that fails; the patterns say where to look",
     ),
     "too imprecise": Fault(
-        "rounding errors are larger than the kernel's class allows, or sums of small integers"
-        " are not exact",
+        "rounding errors exceed the bound of the kernel's precision class, or sums of small "
+        "integers are not exact",
         "keep products and their sums in fp32 until y is stored, or declare the precision "
         "class that the kernel has",
     ),
     "wrong after other calls": Fault(
         "its first call is correct, but a call after other problems or other data is not",
-        "look at what the kernel keeps from call to call (static variables, `__device__` "
-        "arrays, values in the workspace), and compute it again: the same size or address "
-        "does not mean the same numbers",
+        "look at what the kernel keeps between calls (static variables, `__device__` arrays, "
+        "values in the workspace), and compute it again: an equal size or address does not "
+        "mean equal numbers",
     ),
     "never written": Fault(
-        "outputs are as they were before the run",
-        "compare the grid, and the test that cuts off its last block, with N*K*P*Q",
+        "outputs still hold what was there before the run",
+        "compare the grid, and the bounds check of its last block, with N*K*P*Q",
     ),
     "not repeatable": Fault(
         "a second run on the same data gave different bits; or, in a kernel with `atomics: "
-        "yes`, wrong outputs",
-        "run it on the simulator, which names the lines of a race; if the kernel adds with "
+        "yes`, incorrect outputs",
+        "run it on the simulator, which reports the lines of a race; if the kernel adds with "
         "atomics, write `atomics: yes` in the header",
     ),
     "wrong stream": Fault(
-        "the kernel is correct only when everything runs on the default stream",
+        "the kernel is correct only when all work runs on the default stream",
         "launch on `conv2d`'s last argument: `<<<grid, block, bytes, stream>>>`",
     ),
     "does not build": Fault(
-        "the compiler refused it, or is missing",
+        "the compiler rejected the file, or there is no compiler",
         "fix the first error; the others often follow from it",
     ),
     "refused": Fault(
@@ -262,20 +268,20 @@ FAULTS: dict[str, Fault] = {
         "read the text of that error",
     ),
     "too little workspace": Fault(
-        "the kernel requests more workspace than is allowed",
-        "allow more with load(..., workspace_limit=BYTES), or compute in parts",
+        "the kernel needs more workspace than the limit",
+        "raise the limit with load(..., workspace_limit=BYTES), or compute in parts",
     ),
     "unsupported": Fault(
-        "the header's `supports:` excludes this problem",
+        "the kernel's header excludes this problem: by `supports:`, `arch:` or `epilogue:`",
         "choose a problem that it supports, or another kernel",
     ),
 }
 
 
 def fault(kind: str) -> Fault:
-    """Return the meaning of a kind and what to do next.
+    """Return the meaning of a kind, and what to do next.
 
-    A kind that is not in the table, such as one that a new room reports, has a general text: a
-    result must never be lost because its explanation is missing.
+    A kind that is not in the table, such as a new room's, gets a general text: a missing
+    explanation must not lose a result.
     """
     return FAULTS.get(kind, Fault("see its text", "read the finding's text and the line it names"))

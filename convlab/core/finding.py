@@ -1,4 +1,4 @@
-"""A finding: one thing that a kernel does wrong, or may, and where."""
+"""A finding: one mistake, or possible mistake, of a kernel, with its place."""
 
 from dataclasses import dataclass
 
@@ -8,20 +8,21 @@ Place = tuple[str, int]  # file and line
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a kernel does wrong, or may, and where: one for each line of source.
+    """A mistake, or possible mistake, of a kernel: one finding for each line of source.
 
     Attributes
     ----------
     kind : "global out of bounds", "race", "uninitialised read", "divergent barrier", ...
-    text : what, in words, for the first thread that did it.
-    error : whether the launch failed by it; else it is a warning.
-    file, line : of the source; None where that is not known.
-    block, thread : of the first thread that did it; None outside of a kernel.
-    count : how many threads did.
-    other_file, other_line, other_block, other_thread : the second party of a race, of a divergent
-        barrier, of a copy not waited for.
-    array, index : what was accessed, or is wrong; of what has no dimensions, or lies outside of
-        them, the index may be one number, of elements, or in dynamic shared memory of bytes.
+    text : a description, for the first thread that made the mistake.
+    error : whether the launch failed because of it; if False, it is a warning.
+    file, line : the place in the source; None if unknown.
+    block, thread : the first thread that made the mistake; None outside of a kernel.
+    count : the number of threads that made it.
+    other_file, other_line, other_block, other_thread : the second thread of a race or of a
+        divergent barrier, or the issuer of a copy that nothing waited for.
+    array, index : the array that was accessed, or is incorrect, and the index. An array without
+        dimensions, or an index outside of them, gets a single number: of elements, or of bytes in
+        dynamic shared memory.
     """
 
     kind: str

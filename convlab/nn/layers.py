@@ -30,6 +30,7 @@ CUDA graphs                       works, once the kernel ran before the capture;
 import contextlib
 import copy
 import os
+import sys
 from collections.abc import Callable, Sequence
 
 import pandas as pd
@@ -244,6 +245,9 @@ def replace(
         layer.relu = isinstance(layer, Conv2d) and layer.relu
         layer.__class__ = Conv2d
         layer.kernel = kernel
+    # torch 2.11 keeps code that torch.compile made before: it does not see that a class changed.
+    if layers and "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
     return model
 
 

@@ -1,4 +1,4 @@
-"""Figures of memory accesses, of plain data: the addresses of a warp, the footprint of a block."""
+"""Draw memory accesses from plain data: the addresses of a warp, the footprint of a block."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _SECTOR_BYTES = 32
 _SECTOR_WORDS = 8
 # Shared memory has 32 banks of 4-byte words.
 _BANKS = 32
-# Up to this many rows are drawn high.
+# A map with at most this many rows gets higher rows.
 _FEW_ROWS = 12
 
 
@@ -31,11 +31,11 @@ class Request(NamedTuple):
 
     Attributes
     ----------
-    lanes : the byte in an array that each active lane accesses.
-    width : bytes that a lane moves: 4, 8 or 16.
+    lanes : for each active lane, the byte in the array that it accesses.
+    width : bytes that a lane accesses: 4, 8 or 16.
     space : "global" or "shared".
     kind : "load" or "store".
-    array : its name.
+    array : the array's name.
     """
 
     lanes: Mapping[int, int]
@@ -47,12 +47,12 @@ class Request(NamedTuple):
 
 @styled
 def draw_requests(requests: Sequence[Request], title: str = "") -> Chart:
-    """Draw some requests below each other: lines of global memory, banks of shared memory.
+    """Draw requests below each other: lines of global memory, banks of shared memory.
 
-    A cell is a 4-byte word, shaded by lane ("+": several lanes access it). In global memory a row
-    is a 128-byte line, and the 32-byte sectors that must move are framed. In shared memory a column
-    is a bank and a row a wavefront. The words of a bank that has more than its share are framed. A
-    request of 16 bytes per lane is served half a warp at a time.
+    A cell is a 4-byte word, shaded by lane; "+" marks a word that several lanes access. In global
+    memory a row is a 128-byte line, with frames around the 32-byte sectors that must move. In
+    shared memory a column is a bank and a row is a wavefront, with frames around the words of a
+    bank conflict. A request of 16 bytes per lane is served half a warp at a time.
     """
     maps = [_line_map(r) if r.space == "global" else _bank_map(r) for r in requests]
     heights = []
@@ -71,7 +71,7 @@ def draw_requests(requests: Sequence[Request], title: str = "") -> Chart:
 
 
 def _plain(text: str) -> str:
-    """Return a text whose dollars matplotlib does not take for mathematics."""
+    """Return a text with escaped dollars, which matplotlib does not typeset as mathematics."""
     return text.replace("$", r"\$")
 
 
@@ -80,12 +80,12 @@ class _CellMap(NamedTuple):
 
     Attributes
     ----------
-    summary : in words.
-    lanes : by (row, column) the lanes that access the cell.
+    summary : the request in words.
+    lanes : for each cell (row, column), the lanes that access it.
     frames : rectangles: column, row, columns, rows.
-    breaks : rows above which something is left out.
-    row_labels, column_labels : of all rows, and of some columns.
-    axis_labels : of the columns' axis, and of the rows'.
+    breaks : rows with a gap above them.
+    row_labels, column_labels : a label for each row, and for some columns.
+    axis_labels : a label for the axis of the columns, and one for the axis of the rows.
     """
 
     summary: str
@@ -98,7 +98,7 @@ class _CellMap(NamedTuple):
 
 
 def _line_map(request: Request) -> _CellMap:
-    """Return the 128-byte lines of global memory that a request touches."""
+    """Return the map of the 128-byte lines of global memory that a request accesses."""
     words = _words(request.lanes, request.width)
     lines = sorted({word // _LINE_WORDS for word in words})
     row_of = {line: row for row, line in enumerate(lines)}
@@ -114,8 +114,8 @@ def _line_map(request: Request) -> _CellMap:
         column = sector % sectors_per_line * _SECTOR_WORDS
         frames.append((column, row_of[sector // sectors_per_line], _SECTOR_WORDS, 1))
     x_label = (
-        f"byte of the 128-byte line of {request.array or 'memory'}; framed: the 32-byte sectors "
-        "that move; number: lane, +: several lanes"
+        f"byte in a 128-byte line of {request.array or 'memory'}; frame: a 32-byte sector that "
+        "moves; number: lane, +: several lanes"
     )
     moved = f"{_SECTOR_BYTES * count} bytes moved for {requested} requested"
     return _CellMap(
@@ -130,7 +130,7 @@ def _line_map(request: Request) -> _CellMap:
 
 
 def _bank_map(request: Request) -> _CellMap:
-    """Return the banks of shared memory, and the wavefronts in which they serve a request."""
+    """Return the map of the banks of shared memory, and of the wavefronts that serve a request."""
     cells: dict[tuple[int, int], list[int]] = {}
     conflicts = []
     group_starts = []
@@ -152,10 +152,10 @@ def _bank_map(request: Request) -> _CellMap:
             most_of_group = max(most_of_group, len(in_bank))
         least += least_of_group
         rows += most_of_group
-    framed = "; framed: a conflict" if conflicts else ""
+    framed = "; frame: a bank conflict" if conflicts else ""
     x_label = f"bank of {request.array or 'shared memory'}; number: lane, +: a broadcast{framed}"
     return _CellMap(
-        summary=f"{rows} wavefront{'s' * (rows != 1)}, {least} would suffice",
+        summary=f"{rows} wavefront{'s' * (rows != 1)}, minimum {least}",
         lanes=cells,
         frames=conflicts,
         breaks=group_starts[1:],
@@ -166,7 +166,7 @@ def _bank_map(request: Request) -> _CellMap:
 
 
 def _words(lanes: Mapping[int, int], width: int) -> dict[int, list[int]]:
-    """Return the 4-byte words that lanes touch, each with its lanes."""
+    """Return the 4-byte words that lanes access, each with its lanes."""
     words: dict[int, list[int]] = {}
     for lane, address in lanes.items():
         first = address // 4
@@ -177,7 +177,7 @@ def _words(lanes: Mapping[int, int], width: int) -> dict[int, list[int]]:
 
 
 def _draw_cells(axes: Axes, cell_map: _CellMap) -> None:
-    """Draw cells, coloured and numbered by the first of their lanes."""
+    """Draw cells, coloured and numbered by their first lane."""
     rows = max(len(cell_map.row_labels), 1)
     grid = np.full((rows, 32), np.nan)
     for cell, lanes in cell_map.lanes.items():
@@ -207,7 +207,7 @@ def _draw_frame(axes: Axes, x: float, y: float, width: float, height: float, col
 
 
 class _Side(NamedTuple):
-    """One half of a footprint: the array's name and shape, what was done to it, its axes."""
+    """One half of a footprint: the array, the verb ("read" or "written"), its shape, its axes."""
 
     array: str
     verb: str
@@ -218,9 +218,9 @@ class _Side(NamedTuple):
 
 @styled
 def draw_footprint(problem: Problem, x: pd.DataFrame, y: pd.DataFrame, title: str = "") -> Chart:
-    """Draw the input that a block read beside the output that it wrote.
+    """Draw the input that a block read next to the output that it wrote.
 
-    `x` and `y` have a row for each touched element: n, c, h, w, and times, how often.
+    `x` and `y` have a row for each accessed element: n, c, h, w, and times (the accesses).
     """
     chart = Chart(8, 4.2)
     left, right = chart.subplots(1, 2)
@@ -234,7 +234,7 @@ def draw_footprint(problem: Problem, x: pd.DataFrame, y: pd.DataFrame, title: st
 
 
 def _draw_side(chart: Chart, axes: Axes, touched: pd.DataFrame, side: _Side) -> str:
-    """Draw the touched elements of x or y; return how many there are, in words."""
+    """Draw the accessed elements of x or y; return a sentence with their number."""
     axes.set(xlabel=f"{side.column_axis} (column)", ylabel=f"{side.row_axis} (row)")
     if touched.empty:
         axes.set(title=f"nothing of {side.array} is {side.verb}", xticks=[], yticks=[])

@@ -1,4 +1,4 @@
-"""A kernel's source, line by line, with what each line cost on the simulator."""
+"""Show a kernel's source with the cost of each line on the simulator."""
 
 import html
 import math
@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-# The unit in which a memory space's cost is counted, and the colour of its bars (red, green, blue).
+# For each memory space: the unit of its cost, and the colour of its bars (red, green, blue).
 _SPACES = {"global": ("sectors", "0,114,178"), "shared": ("wavefronts", "230,159,0")}
 _HEADINGS = ("issued", "access", "requests", "per request", "least", "share")
-# The columns in a terminal: there is no column for the access.
+# The columns in a terminal, without that of the access.
 _FORM = "{:>4} {:>6} {:>12} {:>16} {:>6} {:>6}  {}"
-# The least share of all issued instructions that is shown.
+# Smaller shares of all issued instructions are not shown.
 _LEAST_SHARE = 0.0005
 
 
 class _Row(NamedTuple):
-    """A row: the line's number, its text, a cell for each of `_HEADINGS`, and a bar's style."""
+    """A row: line number, text, a cell for each of `_HEADINGS`, and the style of a bar."""
 
     number: str
     text: str
@@ -27,19 +27,19 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Listing:
-    """An annotated source, to be read as text or as a table in a notebook.
+    """An annotated source: a text, or a table in a notebook.
 
-    As data it is the frame `Inspection.lines`.
+    The same data are in the frame `Inspection.lines`.
 
     Attributes
     ----------
-    name : of the kernel.
+    name : the kernel's name.
     source : its lines.
-    rows : what the simulator counted by line: line, space, kind, array, requests, units (sectors
-        of global memory, wavefronts of shared memory), ideal_units, share (of all units of that
+    rows : the simulator's counts by line: line, space, kind, array, requests, units (sectors of
+        global memory, wavefronts of shared memory), ideal_units, share (of all units of that
         space, 0 to 1), lanes.
-    findings : by line, what is wrong or wasteful there.
-    issued : by line, its share of the instructions that warps issue, as the model counts them.
+    findings : the findings of each line.
+    issued : the share of each line in the instructions that warps issue, by the model's count.
     """
 
     name: str
@@ -66,9 +66,9 @@ class Listing:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return a table whose source column folds in a narrow page.
+        """Return a table. Its source column wraps in a narrow page.
 
-        Its only colours are the bars, so that it fits any theme.
+        Only the bars have a colour, so that the table fits any theme.
         """
         rows = [_html_row(self.name, _HEADINGS)]
         for row in self._rows():
@@ -76,7 +76,7 @@ class Listing:
         return f'<table style="border-collapse:collapse;font-size:11px">{"".join(rows)}</table>'
 
     def _rows(self) -> Iterator[_Row]:
-        """Yield a row for each line, one more for each further access, and one for each finding."""
+        """Yield a row for each line, for each further access of a line, and for each finding."""
         for number, text in enumerate(self.source, 1):
             share = self.issued.get(number, 0.0)
             issued = f"{share:.1%}" if share >= _LEAST_SHARE else ""
@@ -95,7 +95,7 @@ class Listing:
 
 
 def _cells(access: Mapping[str, Any]) -> list[str]:
-    """Return an access, its requests, the units per request, the least of these, and its share."""
+    """Return the cells of an access: name, requests, units per request, their minimum, share."""
     unit, _ = _SPACES[access["space"]]
     requests = access["requests"]
     per_request = access["units"] / (requests or math.inf)
@@ -110,7 +110,7 @@ def _cells(access: Mapping[str, Any]) -> list[str]:
 
 
 def _bar(access: Mapping[str, Any]) -> str:
-    """Return the style that draws an access's share as a bar behind the source."""
+    """Return the style of a bar behind the source that shows an access's share."""
     _, color = _SPACES[access["space"]]
     end = f"{100 * access['share']:.0f}%"
     gradient = f"rgba({color},.45) {end},transparent {end}"
@@ -118,9 +118,9 @@ def _bar(access: Mapping[str, Any]) -> str:
 
 
 def _html_row(line: str, cells: Sequence[str], bar: str = "") -> str:
-    """Return a line of source, which may fold, and cells, which may not.
+    """Return a row with a source line, which may wrap, and cells, which may not.
 
-    GitHub drops styles but keeps the attribute `align`; no page drops non-breaking blanks.
+    GitHub removes styles and keeps the attribute `align`. Every page keeps non-breaking spaces.
     """
     code = re.sub(" (?= )", "&nbsp;", html.escape(line))
     code = f'<code style="font-size:11px;white-space:normal">{code}</code>'

@@ -1,10 +1,10 @@
-"""In which order the blocks of a launch go through y, inferred from what some of them wrote.
+"""Infer the order in which the blocks of a launch compute y, from a sample of the blocks.
 
-A block computes a part of y, and its number says which part. The number consists of digits of mixed
-radices. Each digit counts tiles along one axis, or along several axes flattened into one. The first
-and the last byte of y that each sampled block touched give the axes, the tiles and the order of the
-digits. An order is accepted only if it predicts the place of every sampled block. Kernels that
-assign work in another way (persistent blocks, swizzled grids) have no such order.
+A block's number determines the part of y that it computes. The number consists of digits with
+different bases. Each digit counts tiles along one axis, or along several axes flattened into one.
+The first and last byte of y that each sampled block accessed give the axes, the tiles and the order
+of the digits. An order is accepted only if it predicts the part of every sampled block. Kernels
+that assign work in another way (persistent blocks, swizzled grids) have no such order.
 """
 
 import itertools
@@ -17,8 +17,8 @@ import numpy as np
 from ..core.problem.format import Storage
 from ..core.problem.problem import Problem
 
-# How y's axes may be split into digits: each name is an axis or several flattened ones. A filter
-# number is split into its group g and its number k in the group.
+# The possible digits: each name is an axis of y, or several axes flattened into one. The axis of
+# filters is split into the group g and the number k in the group.
 _SPLITS = (("n", "g", "k", "p", "q"), ("n", "g", "k", "pq"), ("g", "k", "npq"), ("ngkpq",))
 
 
@@ -28,9 +28,9 @@ class Axis:
 
     Attributes
     ----------
-    tile : the elements of a tile.
-    size : the elements of the axis.
-    stride : the difference of block numbers from one tile to the next.
+    tile : the number of elements of a tile.
+    size : the number of elements of the axis.
+    stride : the difference between the block numbers of neighbouring tiles.
     """
 
     tile: int
@@ -39,12 +39,12 @@ class Axis:
 
     @property
     def tiles(self) -> int:
-        """The number of tiles; the last may be cut off."""
+        """The number of tiles. The last tile may be smaller."""
         return -(-self.size // self.tile)
 
 
 class BlockOrder(dict[str, Axis]):
-    """The axes of a launch's blocks by name, the fastest first; those of one tile come last."""
+    """The axes of a launch's blocks by name, the fastest first; axes of one tile come last."""
 
     def tiles(self, blocks: np.ndarray) -> dict[str, np.ndarray]:
         """Return each block's tile along each axis."""
@@ -58,14 +58,14 @@ class BlockOrder(dict[str, Axis]):
 def infer_order(
     reaches: Sequence[Mapping[str, Any]], problem: Problem, stored: Storage
 ) -> BlockOrder | None:
-    """Return the order of sampled blocks; None if no order predicts all of their places.
+    """Return the order of sampled blocks; None if no order predicts the parts of all of them.
 
     Parameters
     ----------
-    reaches : what the sampled blocks touched of y (rows of `Counts.reaches`). Several launches may
-        be mixed if they differ only in where the slowest axis begins.
-    problem : whose y it is.
-    stored : how y is stored.
+    reaches : the ranges of y that the sampled blocks accessed (rows of `Counts.reaches`). They may
+        be from several launches that differ only in their start along the slowest axis.
+    problem : the problem.
+    stored : the format of y.
     """
     if len(reaches) < 2:
         return None
@@ -100,9 +100,9 @@ def _consistent_order(
     blocks: np.ndarray,
     launches: np.ndarray,
 ) -> BlockOrder | None:
-    """Return the axes in the one order whose block numbers are those of the sample; else None.
+    """Return the axes in the order that gives the sampled block numbers; None if there is none.
 
-    `starts` is where each block's part begins along each axis.
+    `starts` has the first element of each block's part along each axis.
     """
     single_tile = {name: axis for name, axis in axes.items() if axis.tiles == 1}
     if any(starts[name].any() for name in single_tile):
@@ -124,7 +124,7 @@ def _consistent_order(
             remaining = remaining // axis.tiles
             stride = stride * axis.tiles
         else:
-            # Each launch may begin elsewhere along the slowest axis, the first one at 0.
+            # Launches may have different starts along the slowest axis. The first starts at 0.
             begins = starts[slowest] - remaining * axes[slowest].tile
             if begins[launches == 0].any():
                 continue

@@ -1,6 +1,6 @@
-"""Read a kernel's machine code: its resources from ptxas, its instructions from nvdisasm.
+"""Read a kernel's machine code: resources from ptxas, instructions from nvdisasm.
 
-This needs nvcc for the cubin and nvdisasm for the instructions, but no GPU.
+This needs nvcc and nvdisasm, but no GPU.
 """
 
 import functools
@@ -26,7 +26,8 @@ _LABEL = re.compile(r"(\.L_x?_?\w+):\s*$")
 _SOURCE_LINE = re.compile(r'//## File "([^"]+)", line (\d+)(.*)')
 _INLINED = re.compile(r'inlined at "([^"]+)", line (\d+)')
 _JUMP_LABEL = re.compile(r"\((\.L\w+)\)")
-# What ``ptxas -v`` prints of a function, in the order of `Function`'s fields; spills are two.
+# A function's resources in the output of ``ptxas -v``: registers, static shared memory, stack,
+# spill stores, spill loads.
 _RESOURCES = (
     r"Used (\d+) registers",
     r"(\d+) bytes smem",
@@ -35,7 +36,7 @@ _RESOURCES = (
     r"(\d+) bytes spill loads",
 )
 
-# A file and the number of a line in it, as nvdisasm prints them.
+# A file and a line number, as nvdisasm prints them.
 SourceLine = tuple[str, str]
 
 
@@ -45,7 +46,7 @@ def compiled(kernel: Kernel, gpu: Gpu) -> tuple[Function, ...]:
     Raises
     ------
     BuildError
-        The kernel does not compile, or there is no nvcc or nvdisasm.
+        The kernel does not compile, or nvcc or nvdisasm is missing.
     """
     source = kernel.file
     output = nvcc.compiled(source, gpu.arch, kernel.defines)
@@ -54,22 +55,28 @@ def compiled(kernel: Kernel, gpu: Gpu) -> tuple[Function, ...]:
     return functions(output.cubin, output.log, source.for_nvcc.label)
 
 
-# A cubin is read once for a kernel, not once for each problem.
+# All problems of a kernel share one cubin.
 @functools.lru_cache(maxsize=64)
 def functions(cubin: bytes, log: str, label: str) -> tuple[Function, ...]:
-    """Return the functions of a cubin, with the resources that ``ptxas -v`` logged.
+    """Return the functions of a cubin, with their resources.
 
-    `label` is the source's name, see `parse`. nvdisasm's output is cached on disk.
+    nvdisasm's output is cached on disk.
+
+    Parameters
+    ----------
+    cubin : the machine code.
+    log : the output of ``ptxas -v``, which lists the resources.
+    label : the name of the source; see `parse`.
 
     Raises
     ------
     BuildError
-        There is no nvdisasm, or it cannot read the cubin.
+        nvdisasm is missing, or cannot read the cubin.
     """
     nvdisasm = toolchain.find("nvdisasm")
     if nvdisasm is None:
         raise BuildError(
-            "no nvdisasm found: `pip install -r requirements.txt` installs it, and so does a "
+            "nvdisasm was not found: install it with `pip install -r requirements.txt`, or with a "
             "CUDA toolkit"
         )
 
@@ -89,7 +96,7 @@ def functions(cubin: bytes, log: str, label: str) -> tuple[Function, ...]:
 
 
 def with_resources(log: str, code: Mapping[str, list[Instruction]]) -> tuple[Function, ...]:
-    """Return the functions that ``ptxas -v`` logged, with their resources and instructions."""
+    """Return the functions in the output of ``ptxas -v``, with their resources and instructions."""
     parts = []
     for entry in log.split("Compiling entry function '")[1:]:
         symbol = entry.partition("'")[0]
@@ -111,11 +118,11 @@ def with_resources(log: str, code: Mapping[str, list[Instruction]]) -> tuple[Fun
 
 
 def parse(text: str, label: str = "") -> dict[str, list[Instruction]]:
-    """Return each function's instructions, by symbol, from what nvdisasm printed.
+    """Return the instructions of each function in nvdisasm's output, by symbol.
 
-    With source lines (``nvdisasm -gi``) each instruction gets its line in the file whose name ends
-    with `label`. For an inlined function of another file that is the line of the call. The
-    instructions of a function that a header defines get the header's lines.
+    With ``nvdisasm -gi`` each instruction has a line in the source, the file with a name that ends
+    with `label`. For a function of another file that was inlined, it is the line of the call. If a
+    header defines the whole function, the lines are those of the header.
     """
     code = {}
     for section in re.split(r"\n\s*\.section\s+", text)[1:]:
@@ -153,7 +160,7 @@ def _rows(section: str) -> tuple[list[tuple[re.Match, list[SourceLine]]], dict[s
     rows: list[tuple[re.Match, list[SourceLine]]] = []
     labels: dict[str, int] = {}
     source_lines: list[SourceLine] = []
-    # Markers that follow one another directly are of one instruction, the innermost call first.
+    # Successive markers belong to one instruction, the innermost call first.
     follows_marker = False
     pending_labels = []
     for row in section.splitlines():

@@ -1,14 +1,18 @@
-"""The bytes that a function moves through DRAM: a model of what the L2 keeps. See DRAM.md.
+"""Predict the bytes that a function moves through DRAM, with a model of the L2 cache. See DRAM.md.
 
-Blocks run in the order of their numbers, a wave at a time. From the order in which blocks go
-through y (`block_order`) follows what each of them touches, and from that what they find in the L2
+Blocks run in the order of their numbers, a wave at a time. The order in which they compute y
+(`block_order`) gives the data that each block accesses, and so the data that it finds in the L2
 (`l2_reuse`).
 
-Three things are not known. The first is how much of an L2 of two partitions serves data that all
-SMs read, or keeps what was written until the end: a half, or all of it. The second is whether the
-blocks that run at a time keep in step. The third is how much of the threads' local memory leaves
-the L2. So there is a lower and an upper end. There is no number if they are too far apart, or if
-the order is not known and reuse between blocks may matter.
+Three things are unknown:
+
+- how much of an L2 with two partitions serves data that all SMs read, and keeps written data until
+  the end: half of it, or all of it;
+- whether the blocks that run at the same time progress equally fast;
+- how much of the threads' local memory is evicted from the L2.
+
+So the prediction is an interval. There is no number if the interval is too wide, or if the order is
+unknown and reuse between blocks may matter.
 """
 
 from __future__ import annotations
@@ -26,30 +30,30 @@ from .l2_reuse import BlockSequence
 from .launched_functions import SECTOR_BYTES, LaunchedFunction, Rows, requested_bytes
 from .sampling import Counts
 
-# A number is given if it is within this factor of both ends.
+# There is a number if it is within this factor of both ends of the interval.
 AIM = 1.5
-# The shares of the L2 that may keep what all SMs read, and what is written: the best, the worst.
+# The share of the L2 that serves data read by all SMs, and that keeps written data: best, worst.
 L2_SHARES = (1.0, 0.5)
-# Reuse between blocks does not matter if their requests exceed single loads by less than this.
+# Reuse between blocks is ignored if they request at most this multiple of moving each byte once.
 _LITTLE_REUSE = 1.1
-# The most bytes that an atomic moves through DRAM for a sector: it is read and written.
+# The most bytes through DRAM for a sector that an atomic updates: it is read and written.
 _ATOMIC_SECTOR_BYTES = 64.0
 
-# The bytes of each (kind, array) if everything that is requested moves once; kind is "load",
-# "store" or "atomic".
+# The bytes of each (kind, array) if all requested data move once; kind is "load", "store" or
+# "atomic".
 BytesOnce = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
 class DramTraffic:
-    """The bytes through DRAM, between two ends.
+    """The predicted bytes through DRAM, as an interval.
 
     Attributes
     ----------
-    low, high : the ends, in bytes.
-    order : in which blocks go through y, in words.
-    unknown : why the ends may be apart.
-    once : the bytes if each array moved once.
+    low, high : the ends of the interval, in bytes.
+    order : the order in which blocks compute y, as a text.
+    unknown : the reason why the interval may be wide.
+    once : the bytes if each array moves once.
     """
 
     low: float
@@ -60,24 +64,24 @@ class DramTraffic:
 
     @property
     def bytes(self) -> float | None:
-        """A number within a factor of `AIM` of both ends; None if there is none."""
+        """A number within a factor of `AIM` of both ends, in bytes; None if there is none."""
         if self.high > AIM**2 * self.low:
             return None
         return math.sqrt(self.low * self.high)
 
     @property
     def note(self) -> str:
-        """One line: what the bytes are based on, or why they are not predicted."""
+        """One line: how the bytes were predicted, or why they were not."""
         if self.bytes is None:
             low = f"{self.low / 1e6:,.4g}"
             high = f"{self.high / 1e6:,.4g}"
-            return f"the bytes of DRAM are not predicted ({low} to {high} MB): {self.unknown}"
-        text = "the bytes of DRAM are predicted by a model of what the L2 keeps"
+            return f"the DRAM traffic is not predicted ({low} to {high} MB): {self.unknown}"
+        text = "the DRAM traffic is predicted by a model of the L2"
         return f"{text}, with blocks in the order {self.order}" if self.order else text
 
     @property
     def assumed(self) -> float:
-        """The bytes that a prediction of the time assumes: each array once if not predicted."""
+        """The bytes that the time model assumes; if they are not predicted, each array once."""
         return max(self.low, self.once) if self.bytes is None else self.bytes
 
     @classmethod
@@ -97,7 +101,7 @@ class DramTraffic:
 class _Fetched(NamedTuple):
     """The bytes that a launch reads through DRAM, at best and at worst.
 
-    `order` is None if it is not known; `unknown` says why the ends are apart.
+    `order` is None if it is not known; `unknown` is the reason why the two numbers differ.
     """
 
     low: float
@@ -114,7 +118,7 @@ def dram_traffic(
     launched: LaunchedFunction,
     once: BytesOnce,
 ) -> DramTraffic:
-    """Return what a function's launches move, each of them with a cold cache, as ncu measures it."""
+    """Return the DRAM traffic of a function's launches, each with a cold cache, as with ncu."""
     launches = len(launched.launches)
     loads = sum(size for (kind, _), size in once.items() if kind != "store") / launches
     stores = sum(size for (kind, _), size in once.items() if kind == "store") / launches
@@ -123,29 +127,29 @@ def dram_traffic(
         return DramTraffic(
             low=loads * launches,
             high=_ATOMIC_SECTOR_BYTES * sectors,
-            unknown="it does atomics on global memory",
+            unknown="the kernel uses atomics on global memory",
             once=loads * launches + stores * launches,
         )
     fetched = _Fetched(loads, loads)
     if loads + stores > min(L2_SHARES) * gpu.l2_bytes:
         fetched = _fetched(problem, format, gpu, counts, launched, once, loads)
-    # At best, the threads' local memory stays in the L2.
+    # In the best case, the threads' local memory stays in the L2.
     local = launched.function.stack * 32.0 * launched.warps * launched.blocks / launches
     best, worst = L2_SHARES
     low = launches * _through_dram(fetched.low, stores, 0.0, best * gpu.l2_bytes)
     high = launches * _through_dram(fetched.high, stores, local, worst * gpu.l2_bytes)
     unknown = fetched.unknown
     if local:
-        unknown = "how much of the threads' local memory stays in the L2 is not known"
+        unknown = "it is not known how much of the threads' local memory stays in the L2"
     elif fetched.high <= AIM * fetched.low:
-        unknown = "it depends on how much of what is written stays in the L2"
+        unknown = "it depends on how much written data stays in the L2"
     return DramTraffic(low, high, str(fetched.order or ""), unknown, launches * (loads + stores))
 
 
 def _through_dram(fetched: float, stores: float, local: float, cache_bytes: float) -> float:
-    """Return the bytes through DRAM: at the end the cache keeps its share of what was written.
+    """Return the bytes through DRAM, if the cache keeps its share of the written data at the end.
 
-    Local memory that leaves the cache is written and read again.
+    Local memory that is evicted from the cache is written once, and read again.
     """
     written = stores + local
     kept = min(1.0, cache_bytes / (fetched + written)) if written else 0.0
@@ -161,9 +165,9 @@ def _fetched(
     once: BytesOnce,
     loads: float,
 ) -> _Fetched:
-    """Return what a launch reads where not all of it fits into the cache.
+    """Return the bytes that a launch reads, if they do not all fit into the cache.
 
-    `loads` is the bytes if everything that the launch reads moves once.
+    `loads` is the number of bytes if all data that the launch reads move once.
     """
     launches = launched.launches
     reaches = _reaches_of(launches, counts)
@@ -172,7 +176,7 @@ def _fetched(
     read = {array for kind, array in once if kind != "store"} - {"several", "code"}
     arrays = {row["array"] for row in reaches}
     if not reaches or not read <= arrays:
-        return _Fetched(loads, most, unknown="not all of it was sampled")
+        return _Fetched(loads, most, unknown="the sample lacks some of the arrays that it reads")
     touched_sectors = 0
     for row in reaches:
         if row["array"] in read or ("store", row["array"]) not in once:
@@ -183,24 +187,24 @@ def _fetched(
         return _Fetched(loads, most)
     order = infer_order([row for row in reaches if row["array"] == "y"], problem, format.y)
     if order is None:
-        unknown = "its blocks go through y in no order that the model knows"
+        unknown = "its blocks compute y in an order that the model does not support"
         return _Fetched(loads, most, unknown=unknown)
     workspace_bytes = once.get(("load", "workspace"), 0.0)
     grid = math.prod(launches[0]["grid"])
     sequence = BlockSequence(problem, format, order, arrays, workspace_bytes, grid)
     if not sequence.agrees(reaches):
-        unknown = "its blocks read other parts of x than those that their outputs need"
+        unknown = "its blocks do not read the parts of x that their outputs need"
         return _Fetched(loads, most, order, unknown)
     wave = launched.occupancy(gpu).blocks * gpu.sms
     fetched = sequence.fetched_bytes([share * gpu.l2_bytes for share in L2_SHARES], wave)
     if fetched is None:
-        return _Fetched(loads, most, order, "its blocks touch too many parts of x")
+        return _Fetched(loads, most, order, "its blocks access too many parts of x for the model")
     low, high = (min(max(size, loads), most) for size in fetched)
-    return _Fetched(low, high, order, "it depends on how much of the L2 keeps what all SMs read")
+    return _Fetched(low, high, order, "it depends on how much of the L2 serves data of all SMs")
 
 
 def _reaches_of(launches: Rows, counts: Counts) -> Rows:
-    """Return what sampled blocks of some launches touched."""
+    """Return the ranges that the sampled blocks of some launches accessed."""
     wanted = {id(launch) for launch in launches}
     numbers = {n for n, launch in enumerate(counts.launches) if id(launch) in wanted}
     return [row for row in counts.reaches if row["launch"] in numbers]

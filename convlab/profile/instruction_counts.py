@@ -1,9 +1,10 @@
-"""How often warps execute each machine instruction, derived without a GPU.
+"""Derive how often warps execute each machine instruction, without a GPU.
 
-The simulator counts the requests of each source line, and how often threads came to a line.
-nvdisasm shows which instructions nvcc generated from the line. Between the two is nvcc's unrolling:
-from a loop of T iterations it may generate a main loop that does U iterations at a time, and U - 1
-copies of the body for the rest. The main loop then runs T // U times, and T % U of the copies run.
+The simulator counts the requests of each source line, and how often threads execute it. nvdisasm
+shows the instructions that nvcc generated from the line. To connect the two, this module follows
+nvcc's unrolling. From a loop of T iterations, nvcc may generate a main loop of U iterations at a
+time, and U - 1 copies of the body for the rest. The main loop then runs T // U times, and T % U of
+the copies run.
 """
 
 import math
@@ -17,8 +18,8 @@ Block = list[Instruction]
 # The first and the last address of a block or a loop.
 Span = tuple[int, int]
 
-# The share of an iteration that an unrolled loop's last requests may lack: lanes at a border of
-# the image skip some of them.
+# The share of an unrolled iteration that may be missing, because lanes at a border of the image
+# skip some requests.
 _MISSING_SHARE = 0.12
 
 
@@ -31,14 +32,15 @@ def instruction_counts(
     ----------
     function : the compiled function.
     lines : the counts of its own source lines (`Counts.lines`).
-    line_counts : how often threads came to a line of its file (`Counts.executed`); may be empty.
-    warps : of all its launches.
+    line_counts : how often threads executed each line of its file (`Counts.executed`); may be
+        empty.
+    warps : the number of warps of all its launches.
     """
     return _ControlFlow(function, lines, line_counts, warps).counts()
 
 
 class _ControlFlow:
-    """How often each loop of a function runs, from the outermost in, and then each of its blocks."""
+    """The counts of a function: first of its loops, from the outermost in, then of its blocks."""
 
     def __init__(
         self, function: Function, lines: Rows, line_counts: Mapping[int, float], warps: float
@@ -52,7 +54,7 @@ class _ControlFlow:
             for loop in function.by_loop
         }
         # For each counted line: the loads or stores compiled from it, and the bits per lane that
-        # they moved in all.
+        # all of their executions moved.
         self.moved: list[tuple[list[Instruction], float]] = []
         for row in lines:
             copies = function.compiled_from(row) if row["lanes"] else []
@@ -77,8 +79,8 @@ class _ControlFlow:
     def _iterations(self, loop: Loop) -> float:
         """Return how often a loop's body runs."""
         if not self.children[loop]:
-            # Few of a block's threads may execute a line, and others execute it twice. So each
-            # line votes with as many votes as it has accesses in the loop; the median wins.
+            # Some lines are executed by few threads only, or twice. So the count is a median, in
+            # which each line has as many votes as accesses in the loop.
             votes = []
             for copies, bits in self.moved:
                 iterations = self._unrolled_iterations(loop, copies, bits)
@@ -86,8 +88,8 @@ class _ControlFlow:
                     votes += [iterations] * sum(_is_in(i, loop) for i in copies)
             if votes:
                 return sorted(votes)[(len(votes) - 1) // 2]
-        # The step and the test are at the loop's end. Instructions hoisted to its start may have
-        # another line.
+        # The loop's step and test are its last instructions. Instructions that nvcc moved to its
+        # start may belong to other lines.
         inner_lines = {i.line for child in self.children[loop] for i in self.function.body(child)}
         for instruction in reversed(self.function.by_loop[loop][-4:]):
             line = instruction.line
@@ -102,9 +104,9 @@ class _ControlFlow:
     def _unrolled_iterations(
         self, loop: Loop, copies: list[Instruction], bits: float
     ) -> float | None:
-        """Return the iterations of an innermost loop by one line's accesses.
+        """Return the iterations of an innermost loop, derived from one line's accesses.
 
-        None if none of the accesses is in the loop.
+        Return None if none of the accesses is in the loop.
         """
         parent = self.parent[loop]
         loops = {i: self.function.loop_of(i) for i in copies}
@@ -118,15 +120,15 @@ class _ControlFlow:
         for instruction, its_loop in loops.items():
             if its_loop not in (loop, parent):
                 elsewhere += instruction.width * self.loop_counts.get(its_loop, 0)
-        # The main loop takes as many whole iterations as there are in what one entry moves.
+        # The main loop runs as many whole iterations as fit into the bits of one entry.
         per_entry = max((bits - elsewhere) / entries, 0)
         return entries * math.floor(per_entry / _width(inside) + _MISSING_SHARE)
 
     def _distribute(self, copies: list[Instruction], bits: float) -> None:
         """Set how often each of a line's accesses runs.
 
-        An access in an innermost loop runs as often as the loop. What remains of the line's bits
-        goes to the other accesses in turn.
+        An access in an innermost loop runs as often as the loop. The remaining bits of the line are
+        distributed to the other accesses in turn.
         """
         loops = {i: self.function.loop_of(i) for i in copies}
         inner = [i for i in copies if loops[i] is not None and not self.children[loops[i]]]
@@ -145,7 +147,7 @@ class _ControlFlow:
             remaining = max(0.0, remaining - count * instruction.width)
 
     def _counts_in(self, loop: Loop | None) -> dict[int, float]:
-        """Return how often each instruction of a loop, outside the loops in it, runs."""
+        """Return how often each instruction of a loop runs, without the loops inside it."""
         most = self.loop_counts[loop]
         blocks = self._blocks(loop)
         block_counts: dict[Span, float] = {}
@@ -176,7 +178,7 @@ class _ControlFlow:
         return counts
 
     def _blocks(self, loop: Loop | None) -> list[Block]:
-        """Return the basic blocks of a loop, outside the loops in it."""
+        """Return the basic blocks of a loop, without the loops inside it."""
         targets = {i.target for i in self.function.instructions if i.target is not None}
         blocks: list[Block] = []
         previous = None
@@ -203,15 +205,15 @@ def _span(block: Block) -> Span:
 
 
 def _width(copies: list[Instruction]) -> int:
-    """Return the bits per lane that instructions move together, each once."""
+    """Return the sum of the bits per lane that the instructions move."""
     return sum(instruction.width for instruction in copies)
 
 
 def _guarded_count(span: Span, jumps: list[Span], counts: Mapping[Span, float]) -> float:
     """Return how often a block without accesses runs.
 
-    A block that a branch may skip runs as often as the busiest of the accesses and loops that the
-    same branch may skip. A block that no branch skips is not limited.
+    If a branch may skip the block, it runs as often as the most frequent access or loop that the
+    same branch may skip. Otherwise its count has no limit (infinity).
     """
     for at, target in jumps:
         if not (at < span[0] and span[1] < target):
@@ -223,9 +225,9 @@ def _guarded_count(span: Span, jumps: list[Span], counts: Mapping[Span, float]) 
 
 
 def _division_routine(function: Function) -> set[int]:
-    """Return the addresses of nvcc's 64-bit division, behind the last EXIT, and of its calls.
+    """Return the addresses of nvcc's 64-bit division routine, after the last EXIT, and of its calls.
 
-    The routine runs only for operands beyond 32 bits.
+    The routine runs only for operands that do not fit 32 bits.
     """
     calls = set()
     exits = []

@@ -1,9 +1,9 @@
-"""What the blocks of a launch touch, and how much of it they find in the L2.
+"""Compute the data that the blocks of a launch access, and how much of it they find in the L2.
 
-A block finds in the L2 what the blocks just before it touched, as many of them as fill the cache;
-it fetches all else. So each part of x and of the filter has a reuse distance: how many blocks ago
-it was touched last. The number of blocks whose data fill the cache is the longest distance that
-hits (Xiang et al., "HOTL: a higher order theory of locality", ASPLOS 2013). Nothing is fitted.
+The L2 holds the data of the latest blocks, as many blocks as fill it. A block fetches all other
+data. So each part of x and of the filter has a reuse distance: the number of blocks since its last
+access. An access hits up to the distance at which the blocks' data fill the cache (Xiang et al.,
+"HOTL: a higher order theory of locality", ASPLOS 2013). No constant is fitted.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from .launched_functions import SECTOR_BYTES, Rows
 
 # The least bytes that an L2 miss fetches.
 _FETCH_BYTES = 64
-# The most touches of parts by blocks that are held in memory at a time.
+# The most accesses of blocks to parts that are kept in memory at a time.
 _MOST_TOUCHES = 6_000_000
-# Windows of blocks that are examined, spread over the launch, and the blocks of a probe.
+# The number of windows of blocks, spread over the launch, and the number of blocks of a probe.
 _WINDOWS = 3
 _PROBE = 64
-# How far a sample's bytes of x may be from those that its outputs need.
+# The largest factor between the bytes of x that a sample accesses and those that its outputs need.
 _AGREEMENT = 1.5
 
 
 class Touches(NamedTuple):
-    """Which blocks touch which parts of an array.
+    """The accesses of blocks to the parts of an array.
 
     Attributes
     ----------
-    array : its name.
-    parts, blocks : the number of a part, and the block that touches it; of equal lengths.
-    bytes : of each part.
+    array : the array's name.
+    parts, blocks : for each access, the part's number and the block's number.
+    bytes : the bytes of a part.
     """
 
     array: str
@@ -47,13 +47,13 @@ class Touches(NamedTuple):
 
 
 class OutputParts(NamedTuple):
-    """A rectangle of outputs of one image for each block; all arrays have one element a block.
+    """A rectangle of outputs of one image for each block; all arrays have one element per block.
 
     Attributes
     ----------
     n : the image; -1 if the block has no such rectangle.
     group, filters : the group, and the number of the tile of filters.
-    p_low, p_high, q_low, q_high : the first and the last row and column.
+    p_low, p_high, q_low, q_high : the first and last row, and the first and last column.
     """
 
     n: np.ndarray
@@ -66,15 +66,15 @@ class OutputParts(NamedTuple):
 
 
 class BlockSequence:
-    """The blocks of a launch in their order, and the parts of each array that they touch.
+    """The blocks of a launch in their order, and the parts of each array that they access.
 
     Parameters
     ----------
-    problem, format : what is computed, and how the tensors are stored.
-    order : in which the blocks go through y.
-    arrays : the names of the arrays that the blocks touch.
-    workspace_bytes : of the workspace that they read.
-    blocks : how many there are.
+    problem, format : the problem, and the format of its tensors.
+    order : the order in which the blocks compute y.
+    arrays : the names of the arrays that the blocks access.
+    workspace_bytes : the bytes of the workspace that they read.
+    blocks : the number of blocks.
     """
 
     def __init__(
@@ -93,21 +93,21 @@ class BlockSequence:
         self.workspace_bytes = workspace_bytes
         self.itemsize = {name: stored.itemsize for name, stored in format}
         self.channels = problem.C // problem.groups
-        # Channels that are neighbours in memory.
+        # The number of channels that are adjacent in memory.
         self.interleaved = problem.C if format.x.layout == "NHWC" else 1
         self.filter_bytes = self.channels * problem.R * problem.S * self.itemsize["w"]
         tiles = [axis.tiles for axis in order.values()]
         self.y_bytes = math.prod(problem.y_shape) * self.itemsize["y"] / math.prod(tiles)
 
     def touches(self, blocks: np.ndarray, fetch_bytes: int = _FETCH_BYTES) -> Iterator[Touches]:
-        """Yield what some blocks touch: of x pieces of rows, of the other arrays tiles."""
+        """Yield the accesses of some blocks: to pieces of rows of x, to tiles of other arrays."""
         for outputs in self._outputs(blocks):
             if {"w", "plan"} & self.arrays:
                 yield self._filter_touches(outputs, blocks)
             if "x" in self.arrays:
                 yield self._input_touches(outputs, blocks, fetch_bytes)
         if "workspace" in self.arrays and self.workspace_bytes:
-            # A block reads the columns of its pixels, of its group.
+            # A block reads the im2col columns of its pixels, for its group.
             tiles = self.order.tiles(blocks)
             names = [name for name in self.order if name != "k"]
             sizes = [self.order[name].tiles for name in names]
@@ -116,7 +116,7 @@ class BlockSequence:
         yield Touches("y", blocks, blocks, self.y_bytes)
 
     def agrees(self, reaches: Rows) -> bool:
-        """Return whether sampled blocks touched about as much of x as their outputs need."""
+        """Return whether sampled blocks accessed about as much of x as their outputs need."""
         first = min(row["launch"] for row in reaches)
         rows = [row for row in reaches if row["array"] == "x" and row["launch"] == first]
         if not rows:
@@ -131,8 +131,9 @@ class BlockSequence:
     def fetched_bytes(self, cache_sizes: Sequence[float], wave: int) -> list[float] | None:
         """Return the bytes that the launch fetches with L2 caches of these sizes.
 
-        `wave` is how many blocks run at a time. None if the blocks touch too many parts. A window
-        of blocks is examined; it grows until its second half fills the largest cache.
+        Return None if the blocks access too many parts. `wave` is the number of blocks that run at
+        the same time. The method examines windows of blocks, and makes them longer until half a
+        window fills the largest cache.
         """
         length = max(4 * wave, 1024)
         while True:
@@ -149,7 +150,7 @@ class BlockSequence:
         for size in cache_sizes:
             longest_hit = int(np.searchsorted(filled, size))
             if size == max(cache_sizes):
-                # At best, all blocks that run at a time keep in step.
+                # In the best case, all blocks that run at the same time progress equally fast.
                 longest_hit = max(longest_hit, wave)
             per_block = sum(
                 curve[min(longest_hit, len(curve) - 1)]
@@ -160,7 +161,7 @@ class BlockSequence:
         return fetched
 
     def _window_starts(self, length: int) -> list[int]:
-        """Return where to examine windows of blocks; none if even one has too many touches."""
+        """Return the first block of each window; none if one window has too many accesses."""
         starts = [0]
         if length < self.blocks:
             free = self.blocks - length
@@ -174,10 +175,10 @@ class BlockSequence:
         return starts
 
     def _fetch_curves(self, starts: Sequence[int], length: int) -> dict[str, np.ndarray]:
-        """Return, for each array, the bytes per block that the d blocks before did not touch.
+        """Return, for each array, the bytes per block that the d blocks before did not access.
 
-        The index is d - 1. Where the launch is longer than the window, only blocks of the window's
-        second half count: they have a half before them.
+        The index is d - 1. If the launch is longer than the window, only blocks in the second half
+        of the window count, because half a window of blocks precedes each of them.
         """
         longest = length if length == self.blocks else length // 2
         curves: dict[str, np.ndarray] = {}
@@ -187,7 +188,7 @@ class BlockSequence:
                 of_array = [t for t in touches if t.array == name]
                 parts = np.concatenate([t.parts for t in of_array])
                 blocks = np.concatenate([t.blocks for t in of_array]) - start
-                # Sorted by part, then by block, neighbours of one part are successive touches.
+                # After sorting by part and then by block, neighbours are successive accesses.
                 touch = np.unique(parts * length + blocks)
                 parts = touch // length
                 blocks = touch % length
@@ -201,7 +202,7 @@ class BlockSequence:
         return curves
 
     def _outputs(self, blocks: np.ndarray) -> Iterator[OutputParts]:
-        """Yield the outputs of blocks as rectangles of one image: one each, or one a row."""
+        """Yield the outputs of blocks as rectangles of one image: one per block, or one per row."""
         tiles = self.order.tiles(blocks)
         flat = next((name for name in ("pq", "npq", "ngkpq") if name in self.order), None)
         if flat is not None:
@@ -215,14 +216,14 @@ class BlockSequence:
         yield OutputParts(tiles["n"], *self._filter_tiles(tiles), *ends)
 
     def _flat_outputs(self, name: str, tiles: Mapping[str, np.ndarray]) -> Iterator[OutputParts]:
-        """Yield one row of y after the other of blocks that go along a flattened axis."""
+        """Yield the rows of y, one after the other, of blocks along a flattened axis."""
         problem = self.problem
         axis = self.order[name]
         low = tiles[name] * axis.tile
         high = np.minimum(low + axis.tile, axis.size) - 1
         most_rows = min((axis.tile - 2) // problem.Q + 2, axis.size // problem.Q)
         for i in range(most_rows):
-            # The row is counted over all images, or over all planes.
+            # The row's number over all images, or over all planes.
             row = low // problem.Q + i
             in_tile = row <= high // problem.Q
             plane = row // problem.P
@@ -255,7 +256,7 @@ class BlockSequence:
         """Return the pieces of x's rows, of all channels of a group, that outputs need."""
         problem = self.problem
         itemsize = self.itemsize["x"]
-        # A piece is the columns that one fetch brings.
+        # A piece has as many columns as one fetch.
         columns = max(1, fetch_bytes // itemsize // self.interleaved)
         pieces = -(-problem.W // columns)
         stride_h, stride_w = problem.stride
@@ -266,7 +267,7 @@ class BlockSequence:
         right = outputs.q_high * stride_w - pad_w + (problem.S - 1) * dilation_w
         piece_low = np.maximum(outputs.q_low * stride_w - pad_w, 0) // columns
         piece_high = np.minimum(right, problem.W - 1) // columns
-        # The axes of the arrays below: block, row h, piece of the row.
+        # The arrays below have the axes block, row h, and piece of the row.
         h = (h_low[:, None] + np.arange(h_span.max() + 1))[:, :, None]
         most_pieces = max(1, (piece_high - piece_low).max() + 1)
         piece = (piece_low[:, None] + np.arange(most_pieces))[:, None, :]
@@ -281,7 +282,7 @@ class BlockSequence:
         return Touches("x", part[needed], block[needed], size)
 
     def _rows_needed(self, h: np.ndarray, outputs: OutputParts) -> np.ndarray:
-        """Return which rows of x at least one of the outputs' rows reads."""
+        """Return which rows of x the outputs read: (blocks, rows, 1) of bool."""
         stride_h = self.problem.stride[0]
         pad_h = self.problem.padding[0]
         dilation_h = self.problem.dilation[0]

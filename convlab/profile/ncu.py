@@ -1,9 +1,9 @@
-"""Read the hardware's own counters with NVIDIA Nsight Compute (ncu), in a process of their own.
+"""Read the hardware's counters with NVIDIA Nsight Compute (ncu), in a separate process.
 
-``python -m convlab.profile.ncu FILE`` prepares launches of the pickled kernels, and runs each once
+``python -m convlab.profile.ncu FILE`` prepares launches of the pickled kernels. It runs each once
 between ``cudaProfilerStart`` and ``cudaProfilerStop``. `profile_each` runs that process under ncu
-and reads its CSV. ncu flushes the caches before each pass and leaves the clock alone. The metrics'
-names are those of "Nsight Compute CLI", ``ncu --query-metrics``.
+and reads its CSV. ncu flushes the caches before each pass and does not change the clock.
+``ncu --query-metrics`` lists the names of the metrics.
 """
 
 import io
@@ -26,12 +26,12 @@ from ..core.machine import child, interrupt, toolchain
 from ..core.problem.problem import Problem
 from .sass import demangled
 
-# Seconds for all passes, and the share of it after which no further call begins.
+# The time limit for all passes in seconds, and the share of it after which no call begins.
 TIME_LIMIT = 300.0
 _SHARE_OF_CALLS = 2 / 3
-# The kernel that marks the end of each call: torch.cuda._sleep launches it.
+# The name of the kernel that marks the end of each call; torch.cuda._sleep launches it.
 _MARK = "spin_kernel"
-# The short name of each metric, and ncu's name.
+# Short names of metrics, and ncu's names.
 METRICS: dict[str, str] = {
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -56,9 +56,9 @@ _OPTIONS = (
     *("--target-processes", "application-only"),
 )
 _FORBIDDEN = (
-    "ncu is not allowed to read this GPU's counters (ERR_NVGPUCTRPERM). Run as root, or ask the "
-    "machine's owner to load the driver with NVreg_RestrictProfilingToAdminUsers=0. Start a "
-    "container with --cap-add=SYS_ADMIN. Most rented machines allow neither"
+    "ncu is not allowed to read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or start the "
+    "container with --cap-add=SYS_ADMIN, or ask the machine's owner to load the driver with "
+    "NVreg_RestrictProfilingToAdminUsers=0. Most rented machines allow none of these"
 )
 
 
@@ -67,32 +67,32 @@ def profile_each(
     metrics: Mapping[str, str] = METRICS,
     time_limit: float = TIME_LIMIT,
 ) -> list[pd.DataFrame]:
-    """Count several calls in one process; few metrics take one pass.
+    """Count several calls in one process. A few metrics need one pass only.
 
-    The counters of DRAM and of the L2 include whatever else runs on the GPU meanwhile.
+    The counters of DRAM and of the L2 include everything else that runs on the GPU at that time.
 
     Parameters
     ----------
-    calls : kernels of the engine "cuda", and the problem of each.
-    metrics : by short name, ncu's name.
-    time_limit : seconds for all passes. A call that has not begun after two thirds of it is not
+    calls : kernels of the engine "cuda", each with its problem.
+    metrics : ncu's names of the metrics, by short name.
+    time_limit : in seconds, for all passes. A call that has not begun after two thirds of it is not
         counted.
 
     Returns
     -------
-    A frame for each call, as `read_csv` has it; empty for a call that failed or was not reached.
+    A frame for each call, in the form of `read_csv`; empty for a call that failed or did not begin.
 
     Raises
     ------
     LaunchError
-        There is no ncu, it is not allowed to count, or it did not finish in time.
+        ncu is missing, is not allowed to count, or does not finish in time.
     """
     ncu = toolchain.find("ncu")
     if ncu is None:
         raise LaunchError(
-            "no ncu found (Nsight Compute; it comes with the CUDA toolkit): put it on PATH"
+            "ncu (Nsight Compute) was not found: it comes with the CUDA toolkit; put it on PATH"
         )
-    # The other process needs the memory, too.
+    # The other process needs the GPU's memory too.
     torch.cuda.empty_cache()
     prefix = f"convlab-{interrupt.MARK}-ncu-"
     with interrupt.held(), tempfile.TemporaryDirectory(prefix=prefix) as folder:
@@ -121,19 +121,19 @@ def profile_each(
 
 
 def split(counters: pd.DataFrame, calls: int) -> list[pd.DataFrame]:
-    """Divide the launches of several calls among them; each complete call ends with a mark."""
+    """Divide a table of launches by call; each complete call ends with a mark."""
     is_mark = counters["function"].str.contains(_MARK)
     if calls == 1:
         return [counters[~is_mark].reset_index(drop=True)]
     call = is_mark.shift(fill_value=False).cumsum()
-    # Behind the last mark is a call that did not end.
+    # After the last mark is a call that did not end.
     is_complete = is_mark[::-1].cumsum() > 0
     call = call.where(is_complete)
     return [counters[(call == i) & ~is_mark].reset_index(drop=True) for i in range(calls)]
 
 
 def refusal(output: str) -> str | None:
-    """Explain in one line why ncu refused, or return None if it did not."""
+    """Return in one line why ncu failed; None if it did not."""
     errors = [line for line in output.splitlines() if line.startswith("==ERROR==")]
     if any("ERR_NVGPUCTRPERM" in line for line in errors):
         return _FORBIDDEN
@@ -143,21 +143,21 @@ def refusal(output: str) -> str | None:
 
 
 def read_csv(output: str, metrics: Mapping[str, str] = METRICS) -> pd.DataFrame:
-    """Read what ``ncu --csv --page raw --print-units base`` printed.
+    """Read the output of ``ncu --csv --page raw --print-units base``.
 
-    Its table has a header, perhaps a row of units, and a row for each launch; other lines may come
-    before and after it.
+    Its table has a header, sometimes a row of units, and a row for each launch. Other lines may
+    precede and follow it.
 
     Returns
     -------
-    A frame of function, grid, block and each metric by its short name, NaN for "n/a"; empty if
+    A frame of function, grid, block and each metric by its short name, with NaN for "n/a"; empty if
     there is no table.
     """
     text = "\n".join(line for line in output.splitlines() if line.startswith('"'))
     if not text.startswith('"ID"'):
         return pd.DataFrame()
     table = pd.read_csv(io.StringIO(text), dtype=str)
-    # The row of units has no number.
+    # The row of units has no ID.
     table = table[table["ID"].notna()].reset_index(drop=True)
     columns = {
         "function": table["Kernel Name"].map(demangled),
@@ -172,7 +172,7 @@ def read_csv(output: str, metrics: Mapping[str, str] = METRICS) -> pd.DataFrame:
 
 
 def totals(frame: pd.DataFrame) -> dict[str, float]:
-    """Return the sums over a call's launches, by the names of the simulator's counters."""
+    """Return the sums over a call's launches, under the names of the simulator's counters."""
     sums = {name: float(frame[name].sum()) for name in METRICS if name in frame}
     for unit in ("requests", "wavefronts"):
         load = f"shared_load_{unit}"
@@ -187,7 +187,7 @@ def totals(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def main(request: str) -> None:
-    """Launch the pickled kernels between the profiler's start and stop: the process under ncu."""
+    """Launch the pickled kernels, each between the profiler's start and stop; runs under ncu."""
     calls, seconds = pickle.loads(Path(request).read_bytes())
     end = time.monotonic() + seconds
     for kernel, problem in calls:
@@ -197,7 +197,7 @@ def main(request: str) -> None:
             _launch(kernel, problem)
         except ConvlabError as error:
             print(f"{kernel.name} on {problem.label}: {error}", file=sys.stderr)
-        # The mark behind the call.
+        # The mark after the call.
         torch.cuda.profiler.start()
         torch.cuda._sleep(1)
         torch.cuda.synchronize()
@@ -206,11 +206,11 @@ def main(request: str) -> None:
 
 
 def _launch(kernel: Kernel, problem: Problem) -> None:
-    """Launch a kernel twice, and have the second launch counted."""
+    """Launch a kernel twice; ncu counts the second launch."""
     launch = kernel.prepare(problem, *inputs(problem, 0, "cuda", format=kernel.format))
     if launch.workspace is not None:
         launch.workspace.zero_()
-    # A library creates its handle in the first call.
+    # In the first call, a library creates its handle.
     launch()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()

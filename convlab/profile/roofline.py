@@ -1,4 +1,4 @@
-"""The two figures of an inspection, of plain data: the roofline, and what source lines cost."""
+"""Draw the two figures of an inspection from plain data: the roofline and the cost of lines."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from ..core.show.plot import INK, PALETTE, colors
 _BLUE = PALETTE[0]
 _ORANGE = PALETTE[1]
 _SMALL_TEXT = {"textcoords": "offset points", "fontsize": 8}
-# The longest source text of a label, in characters.
+# The most characters of a label's source text.
 _LABEL = 40
 
 
@@ -22,11 +22,11 @@ class Point(NamedTuple):
 
     Attributes
     ----------
-    label : its name.
+    label : the kernel's name.
     intensity : flops per byte of DRAM traffic.
     rate : flops per second.
-    kind : "measured", "predicted" (drawn hollow), or "floor": the problem's own intensity, drawn
-        as a line, which needs no rate.
+    kind : "measured" (a dot), "predicted" (a hollow diamond), or "floor": a line at the problem's
+        own intensity, without a rate.
     """
 
     label: str
@@ -38,14 +38,14 @@ class Point(NamedTuple):
 def draw_roofline(
     axes: Axes, points: Sequence[Point], bandwidth: float, peaks: Mapping[str, float]
 ) -> None:
-    """Draw a roofline (Williams, Waterman, Patterson, CACM 2009) with some kernels on it.
+    """Draw a roofline with some kernels (Williams, Waterman, Patterson, CACM 2009).
 
     Parameters
     ----------
-    axes : to draw on.
+    axes : the axes to draw on.
     points : the kernels.
     bandwidth : bytes per second.
-    peaks : flops per second of each unit, by its name: {"fp32": 51e12}.
+    peaks : flops per second of each unit, by name: {"fp32": 51e12}.
     """
     tb_per_s = bandwidth / 1e12
     tflops = {name: peak / 1e12 for name, peak in peaks.items()}
@@ -77,7 +77,7 @@ def draw_roofline(
 def _draw_ceilings(
     axes: Axes, tb_per_s: float, tflops: Mapping[str, float], left: float, right: float
 ) -> None:
-    """Draw the slope of the bandwidth and the flat roof of each unit."""
+    """Draw the slope of the bandwidth, and the flat roof of each unit."""
     by_peak = sorted(tflops.items(), key=lambda item: item[1])
     for i, (name, peak) in enumerate(by_peak):
         x = np.array(sorted({left, max(left, peak / tb_per_s), right}))
@@ -117,7 +117,7 @@ def _draw_point(axes: Axes, point: Point, color: str) -> None:
 
 
 def draw_line_costs(axes: Axes, lines: pd.DataFrame, most: int = 8) -> None:
-    """Draw the costliest source lines: their sectors or wavefronts, and the least possible.
+    """Draw the sectors or wavefronts of the costliest source lines, and their minimum.
 
     `lines` has the columns name, space, units, ideal_units and share.
     """
@@ -141,7 +141,7 @@ def draw_line_costs(axes: Axes, lines: pd.DataFrame, most: int = 8) -> None:
     )
     axes.set(
         ylim=(len(lines) - 0.4, -0.6),
-        xlabel="sectors or wavefronts; black: the least",
+        xlabel="sectors or wavefronts; black: the minimum",
         xlim=(0, 1.15 * lines["units"].max()),
     )
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -150,7 +150,7 @@ def draw_line_costs(axes: Axes, lines: pd.DataFrame, most: int = 8) -> None:
 
 
 def _label(text: str) -> str:
-    """Return a text cut to the label's length, its dollars not taken for mathematics."""
+    """Return a text cut to the length of a label, with its dollars escaped for matplotlib."""
     if len(text) > _LABEL:
         text = text[: _LABEL - 1] + "…"
     return text.replace("$", r"\$")

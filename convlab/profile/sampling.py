@@ -1,8 +1,8 @@
-"""Count a kernel's work on the simulator: the one module of this room that needs the room ``sim``.
+"""Count a kernel's work on the simulator. Only this module needs the room ``sim``.
 
-Of a large problem only some blocks of each launch run, and their counts are scaled. Sampled blocks
-run on zeros, which take no memory until they are touched: the addresses of a convolution do not
-depend on its data.
+For a large problem only some blocks of each launch run, and their counts are scaled. Sampled blocks
+run on zeros, because zero pages take no memory until they are accessed. That does not change the
+counts: the addresses of a convolution do not depend on its data.
 """
 
 from __future__ import annotations
@@ -17,34 +17,33 @@ from ..core.kernel import data
 from ..core.kernel.kernel import Kernel
 from ..core.problem.problem import Problem
 
-# Multiply-adds that the simulator does in a moment: a larger problem is sampled.
+# A problem with more multiply-adds than this is sampled. It takes the simulator about a second.
 MACS = 25_000_000
 NOT_INSTALLED = "the simulator room is not installed"
-# Blocks of each launch that a first run simulates, to learn how many launches and blocks there are.
+# A first run simulates this many blocks of each launch, to find the number of launches and blocks.
 _PROBE = 2
-# Blocks that a sample has at least, over all launches.
+# The least number of blocks of a sample, over all launches.
 _LEAST = 8
-# Seconds that the first run may take. A block of a grid that shares out all of the work takes
-# longer.
+# The time limit of the first run, in seconds. Blocks of a fixed grid (persistent blocks) exceed it.
 _PROBE_SECONDS = 6.0
 
 
 class Counts(Protocol):
-    """What this room reads of a simulated run (a `Trace` of the room ``sim``).
+    """The results of a simulated run that this room uses (a `Trace` of the room ``sim``).
 
     Attributes
     ----------
     counters : totals by name: "global_load_requests", "global_load_sectors", "block_sectors", ...
-    launches : of each launch kernel, grid, block, shared_bytes.
-    lines : of each source line, space and kind: file, line, space, kind, array, requests, units
+    launches : for each launch: kernel, grid, block, shared_bytes.
+    lines : for each source line, space and kind: file, line, space, kind, array, requests, units
         (sectors of global memory, wavefronts of shared memory), ideal_units, lanes, bytes.
-    executed : by file, how often threads came to each line.
-    reaches : of each sampled block and array: launch, block, array, low, high (the range of bytes
-        that it touched), sectors.
-    accesses : of a recorded warp each request: launch, file, line, space, kind, array, element,
-        bytes, lanes. `complete` says whether all of them were kept.
-    sampling : None if all blocks ran; else blocks, sampled, and the errors of the counters.
-    findings : what the simulator reports.
+    executed : by file, how often threads executed each line.
+    reaches : for each sampled block and array: launch, block, array, low, high (the range of bytes
+        that the block accessed), sectors.
+    accesses : for each request of a recorded warp: launch, file, line, space, kind, array, element,
+        bytes, lanes. `complete` is False if there were more than the limit.
+    sampling : None if all blocks ran; otherwise blocks, sampled, and the counters' errors.
+    findings : errors and warnings of the simulator.
     flops : floating-point operations; None if they were not counted.
     """
 
@@ -61,26 +60,25 @@ class Counts(Protocol):
 
 
 def installed() -> bool:
-    """Return whether the room ``sim`` is there."""
+    """Return whether the room ``sim`` is installed."""
     return "sim" in rooms.rooms()
 
 
 def count(kernel: Kernel, problem: Problem) -> Counts:
-    """Count what a kernel does on a problem, with as many blocks as the simulator does in a moment.
+    """Count a kernel's work on a problem, with as many blocks as simulate in about a second.
 
-    A problem of at most `MACS` multiply-adds runs whole, on data.
+    A problem of at most `MACS` multiply-adds runs completely, on random data.
 
     Raises
     ------
     LaunchError
-        As when the kernel is called; if a single block takes too long to sample some; or if the
-        room ``sim`` is not installed.
+        The kernel fails, a single block takes too long, or the room ``sim`` is not installed.
     """
     if problem.macs <= MACS:
         return simulate(kernel, problem, seed=0)
     time_limit = min(kernel.time_limit, _PROBE_SECONDS)
     probe = simulate(kernel, problem, sample=_PROBE, time_limit=time_limit)
-    # Launches of one function share the work. Many small blocks are cheap, so more of them run.
+    # This share of the smallest grid computes about `MACS` multiply-adds.
     launches = len(probe.launches)
     smallest_grid = min((math.prod(launch["grid"]) for launch in probe.launches), default=0)
     blocks = max(_LEAST // max(1, launches), MACS * smallest_grid // problem.macs)
@@ -99,16 +97,16 @@ def simulate(
 
     Parameters
     ----------
-    kernel, problem : a kernel of the engine "sim", and what it computes.
-    seed : of the random inputs; without one the inputs are zeros.
-    sample : how many blocks of each launch run; all of them if it is None.
-    options : of `convlab.sim.simulation.simulate`: record, time_limit (the kernel's own if not given).
+    kernel, problem : a kernel of the engine "sim", and the problem.
+    seed : for random inputs; None stands for inputs of zeros.
+    sample : how many blocks of each launch run; None stands for all.
+    options : `record` and `time_limit` of `convlab.sim.simulation.simulate`. The default time limit
+        is the kernel's.
 
     Raises
     ------
     LaunchError
-        As when the kernel is called; if a single block takes too long to sample some; or if the
-        room ``sim`` is not installed.
+        The kernel fails, a single block takes too long, or the room ``sim`` is not installed.
     """
     if not installed():
         raise LaunchError(NOT_INSTALLED)
@@ -130,7 +128,7 @@ def simulate(
         if sample is None or error.kind != "endless loop":
             raise
         raise LaunchError(
-            f"a single block of {kernel.name} takes the simulator too long to sample some. Either "
-            "a fixed grid shares all of the work (persistent blocks), or there are many launches. "
-            f"Inspect a smaller problem, of which all blocks run: '{problem.scaled(MACS)}'"
+            f"a sample of {sample} blocks of each launch of {kernel.name} takes the simulator too "
+            "long. Either a fixed grid shares all of the work (persistent blocks), or there are "
+            f"many launches. Inspect a smaller problem: '{problem.scaled(MACS)}'"
         ) from error

@@ -1,6 +1,6 @@
-"""Machine instructions (SASS), and the loops and functions that they form.
+"""Represent machine instructions (SASS), loops and functions.
 
-The opcodes are described in NVIDIA's "CUDA Binary Utilities", chapter "Instruction Set Reference".
+NVIDIA's "CUDA Binary Utilities" describes the opcodes, in the chapter "Instruction Set Reference".
 `disassembly` reads these types from a cubin.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The kind under which an opcode is counted. The first pattern that matches decides; an empty kind
-# stands for the opcode's own name and its width ("LDG.128").
+# The kind of an opcode. The first pattern that matches applies. An empty kind stands for the
+# opcode's own name with its width ("LDG.128").
 _KINDS = {
     r"LDGSTS": "LDGSTS",
     r"(LDG|STG|LDS|STS|LDL|STL)\b": "",
@@ -61,9 +61,9 @@ _ACCESSES = {
     "LDGSTS": ("global", "load"),
 }
 _MULTIPLY_ADDS = ("FFMA", "HMMA", "HGMMA")
-# nvcc may attribute an access to a neighbour of its source line, this many lines away at most.
+# nvcc may attribute an access to a line near its source line, at most this many lines away.
 _NEAREST_LINES = 3
-# On all supported compute capabilities an instruction takes 16 bytes.
+# The bytes of an instruction, on all supported compute capabilities.
 INSTRUCTION_BYTES = 16
 
 
@@ -74,10 +74,10 @@ class Instruction:
     Attributes
     ----------
     address, opcode, operands : as nvdisasm prints them.
-    line : its source line in the function's own file, if known.
-    target : the address that a branch jumps to.
-    guard : the predicate under which it runs: "@!P0".
-    file : the name of the file that `line` counts in, without its folder.
+    line : its source line in the function's own file; None if unknown.
+    target : the target address of a branch.
+    guard : the predicate that must hold for it to run: "@!P0".
+    file : the name of the file of `line`, without its folder.
     """
 
     address: int
@@ -90,7 +90,7 @@ class Instruction:
 
     @functools.cached_property
     def kind(self) -> str:
-        """The kind under which it is counted: "FFMA", "LDG.128", "integer", ..."""
+        """Its kind in counts: "FFMA", "LDG.128", "integer", ..."""
         for pattern, kind in _KINDS.items():
             if re.match(pattern, self.opcode):
                 return kind or f"{self.opcode.partition('.')[0]}.{self.width}"
@@ -104,7 +104,7 @@ class Instruction:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the integer unit runs it. IMAD runs on a multiplier, "U..." in the uniform path."""
+        """Whether the integer unit runs it, and not a multiplier, converter or the uniform path."""
         return self.kind == "integer" and not re.match(r"U|IMAD|R2U|MUFU|I2F|F2I", self.opcode)
 
     @property
@@ -114,9 +114,9 @@ class Instruction:
 
     @property
     def tensor_flops(self) -> int:
-        """The operations of a tensor core instruction per warp.
+        """The operations of a tensor core instruction, per warp.
 
-        Four warps execute an HGMMA together, so each of them has a quarter of its operations.
+        Four warps execute an HGMMA together, so each warp has a quarter of its operations.
         """
         if shape := re.match(r"HGMMA\.64x(\d+)x(\d+)", self.opcode):
             return 2 * 64 * int(shape[1]) * int(shape[2]) // 4
@@ -142,11 +142,11 @@ class Function:
 
     Attributes
     ----------
-    symbol : its mangled name, as the linker knows it.
-    registers : per thread.
-    static_shared, stack, spill_bytes : bytes of static shared memory per block, and of local
-        memory and register spills per thread, as ptxas reports them.
-    instructions : in the order of their addresses.
+    symbol : its mangled name.
+    registers : registers per thread.
+    static_shared, stack, spill_bytes : bytes of static shared memory per block, of local memory per
+        thread, and of register spills per thread, from ptxas.
+    instructions : its instructions, in the order of their addresses.
     """
 
     symbol: str
@@ -158,12 +158,12 @@ class Function:
 
     @property
     def name(self) -> str:
-        """The name as in the source: "conv2d_smem_tile<16, 32>"."""
+        """The name in the source: "conv2d_smem_tile<16, 32>"."""
         return demangled(self.symbol)
 
     @property
     def file(self) -> str:
-        """The file that defines it, which may be a header; "" if that is not known."""
+        """The file that defines it, perhaps a header; "" if it is not known."""
         for instruction in self.instructions:
             if instruction.file:
                 return instruction.file
@@ -171,11 +171,11 @@ class Function:
 
     @property
     def bytes(self) -> int:
-        """The size of its machine code."""
+        """The bytes of its machine code."""
         return INSTRUCTION_BYTES * len(self.instructions)
 
     def shares_file(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row of counts by line (`Counts.lines`) is of this function's file."""
+        """Return whether a row of `Counts.lines` has a line of this function's file."""
         if not self.file:
             return True
         return Path(row.get("file") or self.file).name == self.file
@@ -192,7 +192,7 @@ class Function:
 
     @functools.cached_property
     def by_loop(self) -> dict[Loop | None, list[Instruction]]:
-        """The instructions whose innermost loop is each loop; under None those in no loop."""
+        """The instructions of each loop without its inner loops; None: those in no loop."""
         parts: dict[Loop | None, list[Instruction]] = {loop: [] for loop in (None, *self.loops)}
         for instruction in self.instructions:
             parts[self.loop_of(instruction)].append(instruction)
@@ -212,7 +212,7 @@ class Function:
 
     @functools.cached_property
     def hot_loop(self) -> Loop | None:
-        """The loop with the most multiply-adds of its own; without any, the longest innermost."""
+        """The loop with the most multiply-adds outside inner loops, else the longest innermost."""
 
         def rank(loop: Loop) -> tuple[int, bool, int]:
             own = self.by_loop[loop]
@@ -223,7 +223,7 @@ class Function:
         return max(self.loops, key=rank, default=None)
 
     def compiled_from(self, row: Mapping[str, Any]) -> list[Instruction]:
-        """Return the loads or stores compiled from a counted source line, or from the nearest."""
+        """Return the loads or stores compiled from a counted source line, or the nearest line."""
         access = (row["space"], row["kind"])
         if not self.shares_file(row):
             return []
@@ -241,7 +241,7 @@ class Function:
 
 
 def in_order(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return counts by kind of instruction, sorted into a fixed order of kinds."""
+    """Return counts by kind of instruction, in a fixed order of the kinds."""
 
     def rank(kind: str) -> tuple[int, int, str]:
         return _ORDER.index(kind.partition(".")[0]), len(kind), kind
@@ -253,8 +253,8 @@ def in_order(counts: Mapping[str, Any]) -> dict[str, Any]:
 def demangled(symbol: str) -> str:
     """Return a function's name with its template arguments, from a mangled name or a signature.
 
-    ncu writes template arguments as "(int)4"; the C++ library (Itanium C++ ABI) writes some as
-    "true" and "4u". Both become "4" and "1".
+    ncu writes the template argument 4 as "(int)4". The C++ library (Itanium C++ ABI) writes it as
+    "4u" if it is unsigned, and a bool as "true". This function returns "4" and "1".
 
     >>> demangled("_Z4tileILi16ELi32EEv11ConvProblem")
     'tile<16, 32>'
@@ -263,7 +263,7 @@ def demangled(symbol: str) -> str:
     demangle.restype = ctypes.c_char_p
     mangled = symbol.strip().encode()
     text = (demangle(mangled, None, None, None) or mangled).decode()
-    # The C++ library and ncu name an anonymous namespace differently.
+    # The C++ library and ncu have different names for an anonymous namespace.
     text = re.sub(r"(\(anonymous namespace\)|<unnamed>)::", "", text)
     text = text.replace("true", "1").replace("false", "0")
     text = re.sub(r"\((?:\w+ )?\w+\)(?=-?\d)|(?<=\d)u?l?l?(?=[,>])", "", text)

@@ -1,4 +1,4 @@
-"""The tables of an inspection as frames: quantities, functions, instructions."""
+"""Build the tables of an inspection: quantities, functions, instructions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from .time_model import Prediction
 class _Quantity(NamedTuple):
     """A row of the table of quantities.
 
-    `counter` over `divisor`, a number or another counter, is shown in `unit`. A row with `if_any`
-    is left out where nothing of it is known or all of it is zero.
+    Its value is `counter` / `divisor`, in `unit`; the divisor is a number or another counter. A row
+    with `if_any` is omitted if all of its values are unknown or zero.
     """
 
     name: str
@@ -67,14 +67,14 @@ def quantities(
     measured: Mapping[str, Any] | None,
     floor_seconds: float,
 ) -> pd.DataFrame:
-    """Return one row for each quantity; NaN where it is not known.
+    """Return one row for each quantity, with NaN for unknown values.
 
     Parameters
     ----------
-    problem : what is computed.
-    least_bytes : the bytes that the problem moves at least, in its tensors' formats.
-    counts, model, measured : of the columns "simulated", "predicted" and "measured" (which has the
-        form of `Inspection.measured`); a column is empty without them.
+    problem : the problem.
+    least_bytes : the theoretical minimum of the DRAM traffic, in the formats of the tensors.
+    counts, model, measured : the sources of the columns "simulated", "predicted" and "measured". A
+        column without its source is empty. `measured` has the form of `Inspection.measured`.
     floor_seconds : the theoretical minimum of the time.
     """
     measured = measured or {}
@@ -116,7 +116,7 @@ def quantities(
 
 
 def _derive(counters: dict[str, Any], problem: Problem) -> None:
-    """Add to a column's counters the rate of the operations and the traffic in bytes."""
+    """Add the rate of the operations, and the traffic in bytes, to a column's counters."""
     if counters.get("ms"):
         counters["rate"] = problem.flops / (counters["ms"] * 1e9)
     if "global_load_sectors" in counters:
@@ -125,7 +125,7 @@ def _derive(counters: dict[str, Any], problem: Problem) -> None:
 
 
 def _from_lines(lines: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the counters, and the least of some quantities, that counts by line give."""
+    """Return the counters, and the minima of some quantities, that follow from counts by line."""
     counters = {"lanes": lines["lanes"].sum(), "requests": lines["requests"].sum()}
     per_request = lines["kind"].map({"load": "sectors per load", "store": "sectors per store"})
     per_request = per_request.where(lines["space"] == "global", "wavefronts per request")
@@ -139,7 +139,7 @@ def _from_lines(lines: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]
 
 
 def _value(quantity: _Quantity, counters: Mapping[str, Any]) -> float | None:
-    """Return a quantity by a column's counters; None if it is not known."""
+    """Return a quantity from a column's counters; None if it is not known."""
     divisor = quantity.divisor
     if isinstance(divisor, str):
         divisor = counters.get(divisor)
@@ -179,8 +179,8 @@ def static_table(launched: Sequence[LaunchedFunction], gpu: Gpu) -> pd.DataFrame
 def sass_table(launched: Sequence[LaunchedFunction], model: Prediction | None) -> pd.DataFrame:
     """Return how many instructions of each kind the functions have.
 
-    In the whole code ("all"), in the hot loop ("hot loop"), and, by the model's count, as warps
-    execute them ("executed").
+    There are counts of the whole code ("all") and of the hot loop ("hot loop"), and the model's
+    counts of the instructions that warps execute ("executed").
     """
     executed = {part.name: part.mix for part in model.parts} if model else {}
     rows = []

@@ -1,10 +1,10 @@
-"""Predict a kernel's time on a GPU from its simulated traffic and its machine code: a model.
+"""Predict a kernel's time on a GPU from its simulated traffic and its machine code.
 
-The functions of a call run one after another. Each keeps the SMs busy (`warp_work`). It moves the
-sectors that L1 does not hold at `L2_BYTES` per cycle and SM, and what the L2 does not keep through
-DRAM (`dram_traffic`). Its tensor cores work at the datasheet's rate. All of this overlaps, but not
-perfectly: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p). MODEL.md has the model's error, also
-for kernels and problems to which the two fitted constants were not fitted.
+The functions of a call run one after another. For each function the model computes four times: of
+the SMs (`warp_work`); of the sectors that miss L1, at `L2_BYTES` per cycle and SM; of the bytes
+through DRAM (`dram_traffic`); and of the tensor cores, at the datasheet's rate. They overlap, but
+not perfectly: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p). MODEL.md has the model's error,
+also for kernels and problems that the fit of its two constants did not use.
 """
 
 import math
@@ -30,34 +30,34 @@ from .warp_work import WarpWork, load_cost
 DRAM_SHARE = 0.9
 # The share of the datasheet's fp32 rate that cuBLAS reaches: 51 of 67 TFLOP/s.
 LIBRARY_SHARE = 0.75
-# Bytes per cycle and SM between the L2 and the SMs; microbenchmarks find 20 to 40.
+# Bytes per cycle and SM between the L2 and the SMs; microbenchmarks measure 20 to 40.
 L2_BYTES = 24
-# What a kernel takes that has nothing to do.
+# The time of an empty kernel.
 LAUNCH_SECONDS = 3e-6
 
 # The two constants that tests/instruments/calibrate_model.py fits to measured times. The first is
-# the share of their cycles at the boost clock that SMs use: clocks fall under load, and bank
-# conflicts of registers and the like cost issue slots. The second is the exponent p above: 1 would
-# mean one resource after the other, infinity the longest alone.
+# the share of the boost clock's cycles that the SMs use: the clock falls under load, and register
+# bank conflicts cost issue slots. The second is the exponent p above. With p = 1 the resources
+# would work one after another; with infinite p only the longest time would count.
 SUSTAINED = 0.82
 OVERLAP = 2.5
 
-# Blocks of an SM from which on they no longer count as whole ones, since many even out.
+# With this many blocks per SM or more, an SM runs the average number, not a whole number.
 _MANY_BLOCKS = 20
-# The share of its time from which on the second busiest resource is named, too.
+# The verdict also names the second busiest resource, if it takes more than this share of the time.
 _WORTH_NAMING = 0.2
 
-# What the name of each resource means.
+# The meaning of each resource's name.
 WORDS = {
-    "issue": "the schedulers, which issue one instruction a cycle",
+    "issue": "the schedulers, which issue one instruction per cycle",
     "fp32": "the fp32 units",
     "integer": "integer arithmetic: indices and borders",
     "shared": "shared-memory wavefronts",
     "L1": "requests to L1",
-    "L2": "bytes between L2 and the SMs",
-    "DRAM": "bytes of DRAM",
+    "L2": "traffic between L2 and the SMs",
+    "DRAM": "DRAM traffic",
     "tensor": "the tensor cores",
-    "waiting": "latencies and barriers that too few warps hide",
+    "waiting": "latencies and barriers, which too few warps cannot hide",
 }
 
 
@@ -67,11 +67,11 @@ class Part:
 
     Attributes
     ----------
-    name : of the function.
-    terms : the seconds for which each resource is busy; under "waiting" those in which the SMs wait
-        while none of theirs is busy.
-    sm_seconds : what the SMs take if they use every cycle of the boost clock.
-    mix : the instructions that warps execute, by kind. Empty for a library, as are the rest.
+    name : the function's name.
+    terms : the seconds for which each resource is busy. "waiting" is the time in which the SMs wait
+        and none of their resources is busy.
+    sm_seconds : the time of the SMs if they use every cycle of the boost clock.
+    mix : the instructions that warps execute, by kind. This and the rest are empty for a library.
     issued : the instructions that warps issue, by source line of `file`.
     looped : the hot loop's share of all instructions.
     file : the name of the file that defines the function.
@@ -91,12 +91,12 @@ class Part:
 
     @property
     def limited_by(self) -> str:
-        """The longest of its terms; "waiting" where the SMs are mostly idle."""
+        """The resource with the longest time; "waiting" if the SMs are mostly idle."""
         return self.longest[0][0]
 
     @property
     def longest(self) -> list[tuple[str, float]]:
-        """Its terms, the longest first."""
+        """The times of all resources, the longest first."""
         return sorted(self.terms.items(), key=lambda term: -term[1])
 
     @property
@@ -105,7 +105,7 @@ class Part:
         return self.time()
 
     def time(self, sustained: float = SUSTAINED, overlap: float = OVERLAP) -> float:
-        """Return the seconds that it takes with these values of the two fitted constants."""
+        """Return the predicted seconds with other values of the two fitted constants."""
         sm_seconds = self.sm_seconds / (sustained if self.mix else 1)
         overlapping = [sm_seconds]
         for name in ("L2", "DRAM", "tensor"):
@@ -115,7 +115,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A predicted time: a model's, not a measurement. It has at least one part."""
+    """A time that the model predicts, as a sum of at least one part."""
 
     parts: tuple[Part, ...]
     dram: DramTraffic
@@ -127,7 +127,7 @@ class Prediction:
 
     @property
     def slowest(self) -> Part:
-        """The part that takes longest."""
+        """The part with the longest time."""
         return max(self.parts, key=lambda part: part.seconds)
 
     @property
@@ -167,15 +167,15 @@ def predict(
 
     Parameters
     ----------
-    problem, format : what it computes, and how its tensors are stored.
+    problem, format : the problem, and the format of its tensors.
     gpu : the GPU.
-    launched : the functions that it launched, compiled for the GPU.
-    counts : of a simulated run.
-    ceilings : of the GPU, if they were measured; else shares of the datasheet's rates are assumed.
+    launched : the functions that the kernel launched, compiled for the GPU.
+    counts : the counts of a simulated run.
+    ceilings : the GPU's measured rates. Without them, shares of the datasheet's rates are assumed.
 
     Returns
     -------
-    Prediction, or None if none of the launched functions was compiled or counted.
+    Prediction, or None if no launched function was both compiled and counted.
     """
     sheet = gpu.datasheet
     bandwidth = ceilings.copy_bytes_per_s if ceilings else DRAM_SHARE * sheet.memory_gb_per_s * 1e9
@@ -184,17 +184,17 @@ def predict(
     moved = _dram_of_each(problem, format, gpu, counts, launched)
     misses, load_cycles = load_cost(counts.counters, sum(dram.assumed for dram in moved))
     parts = []
-    # The bytes of lines that functions share come last in `moved`, and are in no part.
+    # The last entry of `moved` may be the bytes of lines that functions share. It is in no part.
     for entry, dram in zip(launched, moved, strict=False):
         line_counts = counts.executed.get(entry.function.file, {})
         dram_seconds = dram.assumed / bandwidth
         parts.append(_part(gpu, entry, line_counts, misses, load_cycles, dram_seconds))
     if library_bytes := counts.counters.get("library_bytes"):
-        # Tiles of 128x128 work at the rate of a large product.
+        # cuBLAS is assumed to compute tiles of 128 x 128, at the rate of a large product.
         busy = problem.flops / fp32_rate
         parts.append(Part("cuBLAS", {"fp32": busy, "DRAM": library_bytes / bandwidth}, busy))
         least = counts.counters["library_once"]
-        unknown = "cuBLAS's tiles may find strips in the L2"
+        unknown = "cuBLAS's tiles may find their panels in the L2"
         moved.append(DramTraffic(least, library_bytes, unknown=unknown, once=library_bytes))
     return Prediction(tuple(parts), DramTraffic.of(moved)) if parts else None
 
@@ -206,9 +206,9 @@ def _dram_of_each(
     counts: Counts,
     launched: Sequence[LaunchedFunction],
 ) -> list[DramTraffic]:
-    """Return the bytes through DRAM of each function, and last those that functions share."""
+    """Return the DRAM traffic of each function, and last that of lines that functions share."""
     array_bytes = _array_bytes(problem, format, counts)
-    # A header's lines that are inlined, such as asynchronous copies, belong to no single function.
+    # Inlined lines of a header, such as asynchronous copies, belong to no single function.
     inlined = [
         row
         for row in counts.lines
@@ -229,10 +229,10 @@ def _dram_of_each(
 
 
 def _array_bytes(problem: Problem, format: Format, counts: Counts) -> dict[str, float]:
-    """Return the size of each array by the name that the counts use."""
+    """Return the bytes of each array, under the names in the counts."""
     sizes: dict[str, float] = format.bytes(problem)
     sizes["workspace"] = requested_bytes(counts.lines, "store", "workspace")
-    # The kernel lays out the filters of a plan itself; sampled blocks tell how far they reach.
+    # The kernel defines the memory order of a plan. The accesses of sampled blocks give its size.
     plan_ends = [row["high"] for row in counts.reaches if row["array"] == "plan"]
     sizes["plan"] = max(plan_ends, default=sizes["w"])
     sizes["several"] = sum(sizes[name] for name in ("x", "w", "bias", "workspace"))
@@ -244,7 +244,8 @@ def _bytes_once(
 ) -> dict[tuple[str, str], float]:
     """Return the bytes that a function accesses if each byte counts once, by kind and array.
 
-    The machine code is one of the arrays. Where less than a whole array is requested, that counts.
+    That is the size of the array, or the requested bytes if they are fewer. The machine code counts
+    as an array.
     """
     requested: Counter[tuple[str, str]] = Counter()
     for row in launched.lines:
@@ -271,7 +272,7 @@ def _part(
     warps = launched.blocks * launched.warps
     counts = instruction_counts(function, lines, line_counts, warps)
     work = WarpWork.of(function, counts, lines, gpu, load_cycles, warps)
-    # An SM runs whole blocks; of many, it runs the average.
+    # An SM runs a whole number of blocks. With many blocks, the average is accurate enough.
     per_sm = launched.blocks / gpu.sms
     if launched.blocks < _MANY_BLOCKS * gpu.sms:
         per_sm = math.ceil(per_sm)

@@ -1,6 +1,6 @@
-"""Which addresses the lanes of a warp touch: recorded on the simulator, as data and drawn.
+"""Record the addresses that the lanes of a warp access on the simulator, and draw them.
 
-Only the requested block runs, so that a laptop can look into the headline problems.
+Only one block runs, so that a laptop can record accesses of the headline problems.
 """
 
 import math
@@ -21,7 +21,7 @@ from ..core.show.plot import Chart
 from . import access_figures
 from .sampling import Counts, simulate
 
-# The most requests that are recorded.
+# The largest number of recorded requests.
 LIMIT = 400_000
 COLUMNS = [
     "launch",
@@ -36,9 +36,9 @@ COLUMNS = [
     "byte",
     "bytes",
 ]
-# The size of an element where neither the format nor the simulator knows it: a float's.
+# The assumed bytes of an element if neither the format nor the simulator has them: a float.
 _ELEMENT_BYTES = 4
-# The longest source text of a heading, in characters.
+# The most characters of a heading's source text.
 _HEADING = 70
 Block = tuple[int, int, int]
 
@@ -54,21 +54,20 @@ def accesses(
 
     Parameters
     ----------
-    kernel, problem : a `Kernel`, or its name or path; a problem of any size, which is not scaled
-        down.
+    kernel, problem : a `Kernel`, or its name or path; a problem of any size. It is not scaled down.
     block : blockIdx (x, y, z), in the first launch of each ``__global__`` function.
-    warp : the block's threads 32 * `warp` to 32 * `warp` + 31, counted with x first. None records
-        all of them.
+    warp : the number of a warp in the block: threads 32 * `warp` to 32 * `warp` + 31, where x
+        varies fastest. None records all warps.
 
     Returns
     -------
     DataFrame
-        A row for each lane that took part in a request, in the order of the requests: ``launch``
-        (from 0) and ``kernel`` (the ``__global__`` function), ``line`` of the source (0: of
-        another file), ``space`` ("global", "shared"), ``kind`` ("load", "store", "atomic"),
-        ``array``, ``execution`` (which request of that launch, line, kind and array, from 0),
+        A row for each active lane of each request, in the order of the requests: ``launch`` (from
+        0) and ``kernel`` (the ``__global__`` function), ``line`` of the source (0 in another
+        file), ``space`` ("global", "shared"), ``kind`` ("load", "store", "atomic"), ``array``,
+        ``execution`` (the number of the request with that launch, line, kind and array, from 0),
         ``lane``, ``index`` of the element in the flat array, ``byte`` in the array, and ``bytes``
-        that the lane moves.
+        that the lane accesses.
 
     Raises
     ------
@@ -93,8 +92,9 @@ def accesses(
     _require_warp(counts.launches, warp, kernel.name)
     if not counts.complete:
         raise ProblemError(
-            f"{kernel.name} makes more than {LIMIT:,} memory requests on {problem.label}, which "
-            "is the most that is recorded: give a problem with fewer channels or a smaller filter"
+            f"{kernel.name} makes more than {LIMIT:,} memory requests on {problem.label}, the "
+            "largest number that is recorded: give a problem with fewer channels or a smaller "
+            "filter"
         )
     return _by_lane(counts, kernel)
 
@@ -105,11 +105,11 @@ def _require_block(launches: Sequence[dict[str, Any]], block: Block) -> None:
         if all(index < size for index, size in zip(block, launch["grid"], strict=True)):
             return
     grids = " and ".join(f"{launch['grid']} ({launch['kernel']})" for launch in launches)
-    raise ProblemError(f"no launch has a block {block}: their grids are {grids or 'none'}")
+    raise ProblemError(f"no launch has a block {block}: the grids are {grids or 'none'}")
 
 
 def _require_warp(launches: Sequence[dict[str, Any]], warp: int | None, kernel: str) -> None:
-    """Raise ProblemError unless the blocks of a launch have the warp; None stands for all."""
+    """Raise ProblemError unless the blocks of a launch have the warp; None stands for all warps."""
     warps = max(math.ceil(math.prod(launch["block"]) / 32) for launch in launches)
     if warp is not None and warp >= warps:
         plural = "s" if warps != 1 else ""
@@ -154,28 +154,28 @@ def access_map(
     warp: int = 0,
     execution: int = 0,
 ) -> Chart:
-    """Draw which addresses the 32 lanes of a warp touch at a line of the source.
+    """Draw the addresses that the 32 lanes of a warp access at a source line.
 
     Parameters
     ----------
     kernel, problem : a `Kernel` of either engine, or its name or path; a problem of any size.
-    line : its number, or a text in it. Of several lines with the text, the first one counts at
-        which the warp accesses memory.
-    block, warp : blockIdx (x, y, z), and which 32 of its threads. In a file with several
-        ``__global__`` functions, this is that block of each one's first launch.
-    execution : which time that the warp executes the line, from 0.
+    line : the line's number, or a text in it. If several lines have the text, the first one with
+        memory accesses of the warp is drawn.
+    block, warp : blockIdx (x, y, z), and the number of a warp in that block. In a file with several
+        ``__global__`` functions, it is that block of each function's first launch.
+    execution : the n-th execution of the line by the warp, from 0.
 
     Returns
     -------
     Chart
-        For each array: of global memory its 128-byte lines with the sectors that move, of shared
-        memory the 32 banks; lanes as numbered, coloured cells. The heading names the line, the
-        block, the warp and the function.
+        A map for each array. Global memory is shown as 128-byte lines with the sectors that move,
+        and shared memory as 32 banks. Each lane is a numbered, coloured cell. The heading names the
+        line, the block, the warp and the function.
 
     Raises
     ------
     ProblemError
-        The warp accesses no memory at that line, or not so often; also as for `accesses`.
+        The warp accesses no memory at that line, or executes it less often; also as `accesses`.
     UnsupportedError, LaunchError
         As for `accesses`.
 
@@ -210,17 +210,17 @@ def access_map(
 def footprint(
     kernel: Kernel | str | Path, problem: Problem | str, block: Block = (0, 0, 0)
 ) -> Chart:
-    """Draw what a block reads of x and writes of y: its tile and halo, as it accessed them.
+    """Draw the part of x that a block reads, with its halo, and the part of y that it writes.
 
-    The left side shows the rows and columns of the input that the block loads, the right side the
-    outputs that it stores. Shades count the accesses over all channels of the first image that the
-    block touches. In a file with several ``__global__`` functions, that block of each is shown: the
-    function that reads x need not be the one that writes y.
+    The left side shows the rows and columns of the input that the block loads. The right side shows
+    the outputs that it stores. The shade is the number of accesses, over all channels of the first
+    image that the block accesses. In a file with several ``__global__`` functions, the drawing
+    combines that block of each function.
 
     Raises
     ------
     ProblemError
-        The block touches neither x nor y; also as for `accesses`.
+        The block accesses neither x nor y; also as `accesses`.
     UnsupportedError, LaunchError
         As for `accesses`.
     """
@@ -246,10 +246,10 @@ def _on_simulator(kernel: Kernel | str | Path) -> Kernel:
 def _line_number(
     wanted: int | str, source: Sequence[str], lines: Sequence[int], warp_name: str
 ) -> int:
-    """Return the number of the wanted line, which must be one of those with accesses."""
+    """Return the number of the wanted line, which must be one of the `lines` with accesses."""
     if isinstance(wanted, str):
         matches = [number for number in lines if wanted in source[number - 1]]
-        condition = f"holds {wanted!r}"
+        condition = f"has {wanted!r} in it"
     else:
         wanted = whole(wanted, "line")
         matches = [number for number in lines if number == wanted]
@@ -258,7 +258,7 @@ def _line_number(
         return matches[0]
     with_accesses = "".join(f"\n  {number}: {source[number - 1].strip()}" for number in lines)
     raise ProblemError(
-        f"{warp_name} accesses memory at no line that {condition}; it does so at:"
+        f"{warp_name} accesses no memory at a line that {condition}; it accesses memory at:"
         f"{with_accesses or ' none'}"
     )
 
@@ -274,10 +274,10 @@ def _requests(rows: pd.DataFrame) -> list[access_figures.Request]:
 
 
 def _touched(rows: pd.DataFrame, shape: tuple[int, ...], stored: Storage) -> pd.DataFrame:
-    """Return a row for each touched element of x or y: n, c, h, w, and times, how often."""
+    """Return a row for each accessed element of x or y: n, c, h, w, and times (the accesses)."""
     elements: list[Any] = [[]]
     if len(rows):
-        # A wide access touches several elements.
+        # A wide access covers several elements.
         widths = (rows["bytes"] // stored.itemsize).clip(lower=1)
         elements = [rows["index"][widths > i] + i for i in range(widths.max())]
     index, times = np.unique(np.concatenate(elements).astype(int), return_counts=True)

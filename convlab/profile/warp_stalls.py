@@ -1,9 +1,9 @@
-"""How long a warp waits before each instruction: a scoreboard of its registers.
+"""Compute the stall before each instruction of a warp, with a scoreboard of its registers.
 
-Instructions issue in order, and wait for the registers that they read. Latencies are those of
-microbenchmarks from Volta to Hopper, rounded (Jia et al., "Dissecting the NVIDIA Volta GPU
-Architecture via Microbenchmarking", 2018; Luo et al., "Benchmarking and Dissecting the Nvidia
-Hopper GPU Architecture via Microbenchmarking", 2024).
+Instructions issue in order, and each waits for the registers that it reads. The latencies are
+rounded results of microbenchmarks on GPUs from Volta to Hopper (Jia et al., "Dissecting the NVIDIA
+Volta GPU Architecture via Microbenchmarking", 2018; Luo et al., "Benchmarking and Dissecting the
+Nvidia Hopper GPU Architecture via Microbenchmarking", 2024).
 """
 
 import re
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from .sass import Function, Instruction
 
-# Cycles from issue to a result that can be read: the first pattern that matches an opcode decides.
-# Loads of global memory are missing here: how long they take depends on the caches.
+# Cycles from an instruction's issue until its result can be read. The first pattern that matches the
+# opcode applies. Loads of global memory are missing, because their latency depends on the caches.
 _LATENCIES: tuple[tuple[str, int], ...] = (
     (r"LDS|LDSM|SHFL|ATOMS", 30),
     (r"LDL", 40),
@@ -26,23 +26,23 @@ _LATENCIES: tuple[tuple[str, int], ...] = (
     (r"U[A-Z]", 8),
     (r"", 4),
 )
-# Cycles that a branch, taken or not, and a barrier cost a warp beyond their issue.
+# The cycles of a branch, taken or not, and of a barrier, in addition to their issue.
 BRANCH = 12
 BARRIER = 20
-# An instruction that runs less often than this share of the busiest in its loop is skipped by most
-# iterations.
+# Most iterations skip an instruction that runs less often than this share of its loop's most
+# frequent one.
 _RARE_SHARE = 0.1
 
 _REGISTER = re.compile(r"\b(U?[RP])(\d+)\b(\.64)?")
 _NO_RESULT = ("RED", "BAR", "BRA", "EXIT", "BSSY", "BSYNC")
-# A LOP3 may write a predicate, which then precedes its result.
+# A LOP3 may also write a predicate, which then is its first operand.
 _PREDICATE_FIRST = re.compile(r"U?LOP3\S* U?PT?\d?$")
 
 
 def latency(opcode: str, load_cycles: float) -> float:
     """Return the cycles from an instruction's issue to its result.
 
-    `load_cycles` is what a load of global memory takes.
+    `load_cycles` is the latency of a load of global memory.
     """
     if re.match(r"LDG|LD\b|ATOM\b|ATOMG", opcode):
         return load_cycles
@@ -50,18 +50,18 @@ def latency(opcode: str, load_cycles: float) -> float:
 
 
 def stalls(function: Function, counts: Mapping[int, float], load_cycles: float) -> dict[int, float]:
-    """Return the cycles that a warp waits before each instruction that runs, by address.
+    """Return the stall cycles before each executed instruction of a warp, by address.
 
-    `counts` is how often each instruction runs, by address.
+    `counts` says how often each instruction runs, by address.
     """
     waits: dict[int, float] = {}
     for loop, own in function.by_loop.items():
         running = [i for i in own if counts.get(i.address)]
         most = max((counts[i.address] for i in running), default=0)
-        # In a loop's second round the results of the first are known.
+        # In the second iteration of a loop, instructions wait for results of the first.
         waits |= _last_round(running, load_cycles, rounds=1 if loop is None else 2)
         for instruction in running:
-            # An instruction that a branch nearly always skips waits at most for one load.
+            # A branch nearly always skips this instruction, so it waits for one load at most.
             at = instruction.address
             if counts[at] < _RARE_SHARE * most:
                 waits[at] = min(waits[at], load_cycles)
@@ -69,7 +69,7 @@ def stalls(function: Function, counts: Mapping[int, float], load_cycles: float) 
 
 
 def _last_round(body: Sequence[Instruction], load_cycles: float, rounds: int) -> dict[int, float]:
-    """Return the waits in the last of some rounds of a loop."""
+    """Return the stalls in the last of some iterations of a loop."""
     decoded = [(i, registers(i), latency(i.opcode, load_cycles)) for i in body]
     ready_at: dict[str, float] = {}
     now = 0.0
@@ -86,8 +86,8 @@ def _last_round(body: Sequence[Instruction], load_cycles: float, rounds: int) ->
 def registers(instruction: Instruction) -> tuple[set[str], set[str]]:
     """Return the registers and predicates that an instruction reads, and those that it writes.
 
-    Results precede the other operands. How many registers a result has follows from the opcode and
-    the width. The guard counts as read.
+    Results are the first operands. The opcode and the width give the number of a result's registers.
+    The instruction reads its guard.
     """
     operands = [operand.strip() for operand in instruction.operands.split(",")]
     is_store = instruction.opcode.startswith("ST")
@@ -111,7 +111,7 @@ def registers(instruction: Instruction) -> tuple[set[str], set[str]]:
 
 
 def _results(instruction: Instruction, operands: Sequence[str]) -> int:
-    """Return how many of the operands, the first ones, are results."""
+    """Return how many of the first operands are results."""
     opcode = instruction.opcode
     if not operands[0] or opcode.startswith("ST") or opcode.startswith(_NO_RESULT):
         return 0
@@ -123,7 +123,7 @@ def _results(instruction: Instruction, operands: Sequence[str]) -> int:
 
 
 def _result_registers(instruction: Instruction) -> int:
-    """Return how many 32-bit registers a result takes."""
+    """Return the number of 32-bit registers of a result."""
     opcode = instruction.opcode
     if instruction.access in (("shared", "load"), ("global", "load")) or "LDC" in opcode:
         return max(1, instruction.width // 32)

@@ -1,8 +1,8 @@
-"""What a warp of a kernel has to do, and how fast the warps of an SM get it done.
+"""Compute the work of a warp, and how fast the warps of an SM complete it.
 
 Each warp keeps the issue slots, arithmetic units, shared memory and L1 busy for some cycles, and
-waits for others. How warps share an SM is mean value analysis of a closed queueing network (Reiser
-and Lavenberg, JACM 27(2), 1980). MODEL.md explains the idea.
+waits in other cycles. The warps of an SM are a closed queueing network, solved by mean value
+analysis (Reiser and Lavenberg, JACM 27(2), 1980). MODEL.md explains the idea.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from .occupancy import SCHEDULERS
 from .sass import Function, Instruction
 from .warp_stalls import stalls
 
-# Lanes of an SM for additions, shifts, logic and comparisons; of compute capability below 10.
+# Lanes of an SM for integer additions, shifts, logic and comparisons, below compute capability 10.
 INTEGER_LANES = 64
 FP32_KINDS = ("FFMA", "FADD FMUL")
-# Cycles of a load of global memory that hits L1, or L2, or neither.
+# The latency in cycles of a load of global memory that hits L1, hits L2, or misses both.
 L1_CYCLES = 40
 L2_CYCLES = 270
 DRAM_CYCLES = 600
-# Where it was not counted: the share of requests that miss L1, and of those the share of DRAM.
+# Assumed if they were not counted: the share of requests that miss L1, and of these, L2.
 _ASSUMED_L1_MISSES = 0.2
 _ASSUMED_FROM_DRAM = 0.5
-# L1 serves four sectors a cycle.
+# L1 serves four sectors per cycle.
 _L1_SECTORS = 4
-# The share of the datasheet's rate that HMMA reaches from compute capability 9.0 on, where only
-# HGMMA reaches all of it.
+# The share of the datasheet's rate that HMMA reaches on compute capability 9.0 and later. There
+# only HGMMA reaches the whole rate.
 _HMMA_SHARE = 0.65
 
 
 def load_cost(counters: Mapping[str, float], dram_bytes: float) -> tuple[float, float]:
-    """Return the share of warps' requests for global memory that miss L1, and a load's cycles.
+    """Return the share of global memory requests that miss L1, and the cycles of a load.
 
-    A sector misses L1 if its block requests it for the first time. The share of these that come
-    from DRAM follows from the bytes that the launch moves through DRAM.
+    A sector misses L1 if its block requests it for the first time. The DRAM traffic of the launch
+    gives the share of these sectors that come from DRAM.
     """
     requests = 0
     for kind in ("load", "store"):
@@ -63,29 +63,30 @@ class Phase:
 
     Attributes
     ----------
-    alone : the cycles that it takes a warp that has the SM to itself.
-    busy : the cycles for which it keeps each resource of its scheduler (a quarter of the SM's).
+    alone : the cycles that a warp takes if no other warp runs on the SM.
+    busy : the cycles for which the warp keeps each resource of its scheduler busy. A scheduler has
+        a quarter of the SM's resources.
     """
 
     alone: float = 0.0
     busy: Counter[str] = field(default_factory=Counter)
 
     def rate(self, warps: float) -> float:
-        """Return how many of so many warps finish it per cycle."""
+        """Return how many of `warps` resident warps complete the phase per cycle."""
         demand = max(self.busy.values(), default=0.0)
         return throughput(warps, demand, max(0.0, self.alone - demand))
 
 
 @dataclass(frozen=True)
 class WarpWork:
-    """What a warp of one function does, phase by phase.
+    """The work of one warp of a function, phase by phase.
 
     Attributes
     ----------
-    phases : in their order.
-    mix : the instructions that it executes, by kind.
-    tensor_flops : its operations on tensor cores, as many as take the same time at the datasheet's
-        TF32 rate.
+    phases : the phases, in their order.
+    mix : the instructions that the warp executes, by kind.
+    tensor_flops : its tensor core operations, scaled so that they take their time at the
+        datasheet's TF32 rate.
     """
 
     phases: tuple[Phase, ...]
@@ -102,9 +103,9 @@ class WarpWork:
         load_cycles: float,
         warps: float,
     ) -> WarpWork:
-        """Divide a function's instructions and counted lines evenly among its warps.
+        """Return the work of the average warp of a function.
 
-        `counts` is how often each instruction runs, by address, over all `warps`.
+        `counts` says how often all `warps` together execute each instruction, by address.
         """
         waits = stalls(function, counts, load_cycles)
         fp32_lanes = gpu.limits.fp32_lanes / SCHEDULERS
@@ -142,25 +143,25 @@ class WarpWork:
 
     @property
     def busy(self) -> dict[str, float]:
-        """The cycles for which a warp keeps each resource of its scheduler."""
+        """The cycles for which a warp keeps each resource of its scheduler busy."""
         return sum((phase.busy for phase in self.phases), Counter())
 
     def cycles(self, warps_per_block: float, blocks: float, resident_blocks: float) -> float:
-        """Return the cycles that an SM takes for some blocks, so many of them resident at a time."""
+        """Return the cycles of an SM for `blocks` blocks, with `resident_blocks` at a time."""
         warps = warps_per_block / SCHEDULERS
         if len(self.phases) == 1:
             return blocks * warps / self.phases[0].rate(warps * resident_blocks)
-        # The warps of a block go through a phase together, and only other blocks fill their waits.
+        # The warps of a block execute a phase together. Only other blocks can hide their stalls.
         alone = sum(warps / phase.rate(warps) for phase in self.phases if phase.alone)
         demand = warps * max(self.busy.values(), default=0.0)
         return blocks / throughput(resident_blocks, demand, max(0.0, alone - demand))
 
 
 def throughput(customers: float, demand: float, think: float) -> float:
-    """Return the rounds per cycle: mean value analysis with one queue and a delay.
+    """Return the completed rounds per cycle, by mean value analysis of one queue and a delay.
 
-    A round takes `demand` cycles of the queue's server and `think` cycles elsewhere. The rate of a
-    fraction of a customer is interpolated between whole numbers.
+    A round takes `demand` cycles of the queue's server, and `think` cycles elsewhere. Between whole
+    numbers of customers the rate is interpolated.
     """
     if demand <= 0:
         return customers / max(think, 1.0)
@@ -174,7 +175,7 @@ def throughput(customers: float, demand: float, think: float) -> float:
 
 
 def _tensor_rate(instruction: Instruction, gpu: Gpu) -> float:
-    """Return a tensor core instruction's rate; 1 is the datasheet's TF32 rate."""
+    """Return a tensor core instruction's rate, relative to the datasheet's TF32 rate."""
     rate = 1.0 if "TF32" in instruction.opcode else 2.0
     return rate * (_HMMA_SHARE if gpu.sm >= 90 and instruction.kind == "HMMA" else 1.0)
 
@@ -184,8 +185,8 @@ def _shares(
 ) -> Iterator[tuple[int, float]]:
     """Yield the address of each access compiled from a line, and its share of the line's units.
 
-    Where nvcc generated one 128-bit read of shared memory from 32-bit ones, the hardware takes
-    half of the wavefronts that were counted: lanes that share the words get them in two turns.
+    If nvcc merged 32-bit reads of shared memory into one of 128 bits, the hardware needs half of
+    the counted wavefronts: two for a broadcast, where four were counted.
     """
     copies = function.compiled_from(row)
     moved = {i: i.width * counts.get(i.address, 0.0) for i in copies}

@@ -1,4 +1,4 @@
-"""The simulator: an unchanged ``.cu`` file runs on the CPU, in a child process, which may crash.
+"""The simulator: run an unchanged ``.cu`` file on the CPU, in a child process.
 
-``README.md``, next to this file, says what each module does, and in which order to read them.
+``README.md`` in this folder says what each module does, and in which order to read them.
 """

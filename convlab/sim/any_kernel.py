@@ -1,4 +1,4 @@
-"""Launches any ``__global__`` function on the simulator; it need not be a convolution."""
+"""Launch any ``__global__`` function on the simulator, not only a convolution."""
 
 import re
 from collections.abc import Sequence
@@ -25,27 +25,31 @@ def run(
     shared: int = 0,
     **options: Any,
 ) -> Trace:
-    """Launch a kernel of a self-contained CUDA C++ text on the simulator.
+    """Launch a kernel of a self-contained CUDA C++ source on the simulator.
 
     Parameters
     ----------
     source : the text, or the path of a file.
-    entry : the kernel's name; of a template with its arguments: ``"scan<float>"``.
-    args : a value for each parameter. Pass numpy arrays or torch tensors (on the CPU) for pointers:
-        afterwards they hold what the kernel wrote. Pass None for a null pointer, or numbers.
-    grid, block : one to three numbers.
+    entry : the kernel's name. For a template, include its arguments: ``"scan<float>"``.
+    args : a value for each parameter: a number, a numpy array or torch tensor (on the CPU) for a
+        pointer, or None for a null pointer. After the launch, the arrays hold the kernel's results.
+    grid, block : one to three numbers each.
     shared : bytes of dynamic shared memory.
-    options : trace, schedule and time_limit, as for `simulation.simulate`.
+    options : trace, schedule and time_limit, as in `simulation.simulate`.
 
     Raises
     ------
     BuildError
-        If the text does not compile.
+        If the source does not compile.
     LaunchError
-        If the simulator finds an error in the kernel: see the exception's ``findings``. The arrays
+        If the simulator finds an error in the kernel; the exception has ``findings``. The arrays
         are then unchanged.
     ProblemError
-        If an argument is neither array nor number.
+        If an argument is neither an array nor a number nor None.
+
+    Examples
+    --------
+    >>> any_kernel.run("scale.cu", "scale", x, 2.5, grid=1, block=64)
     """
     path = Path(source) if isinstance(source, Path) or str(source).endswith(".cu") else None
     text = str(source) if path is None else path.read_text()
@@ -80,9 +84,9 @@ def run(
 def _arguments(
     labels: Sequence[str], values: Sequence[object]
 ) -> tuple[list[object], dict[str, torch.Tensor]]:
-    """Return the arguments as a request has them, and the tensors by name.
+    """Return the arguments of a request, and the tensors by name.
 
-    A tensor's argument is its name: the label of the first parameter that got the same object.
+    The argument for a tensor is its name: the label of the first parameter with the same tensor.
     """
     arguments: list[object] = []
     tensors: dict[str, torch.Tensor] = {}
@@ -101,14 +105,14 @@ def _arguments(
             arguments.append(None)
         else:
             raise ProblemError(
-                f"{label} is a {type(value).__name__}: give numpy arrays, torch tensors, None or "
-                "numbers"
+                f"{label} is a {type(value).__name__}: give a number, a numpy array, a torch "
+                "tensor or None"
             )
     return arguments, tensors
 
 
 def _three(value: int | Sequence[int], name: str) -> list[int]:
-    """Return a grid's or a block's extents as three numbers."""
+    """Return the extents of a grid or a block as three numbers."""
     values = [value] if isinstance(value, int) else list(value)
     if not 1 <= len(values) <= 3 or not all(isinstance(v, int) and 0 <= v < 2**32 for v in values):
         raise ProblemError(f"{name} is {value!r}: give one to three whole numbers")
@@ -118,7 +122,7 @@ def _three(value: int | Sequence[int], name: str) -> list[int]:
 def _parameters(text: str, entry: str, count: int) -> list[str]:
     """Return the names of a kernel's parameters, for messages.
 
-    They are "argument0", ... where the declaration cannot be read.
+    If the declaration cannot be read, the names are "argument0", "argument1" and so on.
     """
     bare_name = re.escape(re.sub(r"<.*", "", entry).rpartition("::")[2].strip())
     declaration = re.search(rf"__global__[^;{{}}]*?\b{bare_name}\s*\(([^)]*)\)", text)

@@ -1,4 +1,4 @@
-"""Names the elements of a buffer: ``x[n=0, c=3, h=-1, w=5]`` for an offset in bytes."""
+"""Name the elements of a buffer: ``x[n=0, c=3, h=-1, w=5]`` for an offset in bytes."""
 
 import math
 from dataclasses import dataclass
@@ -8,19 +8,20 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Array:
-    """A buffer's shape and element size, and how to name its elements."""
+    """The shape of a buffer, the bytes of an element, and the names of its indices."""
 
     shape: tuple[int, ...]
-    # Bytes of an element.
+    # The bytes of an element.
     bytes: int = 4
-    # The names of the indices, a letter each; "" if they have none.
+    # A letter for each index, such as "nchw"; "" if the indices have no names.
     names: str = ""
 
     def locate(self, byte: int) -> tuple[tuple[int, ...], int]:
-        """Return an element's indices, in the order of the dimensions, and the bytes left over.
+        """Return the indices of an element, and the bytes that remain.
 
-        An address outside an image gets a row outside it, of the first or the last channel: h=-1.
-        An address outside another array gets a first index outside it: k=-1.
+        The address may be outside the array. For an image, the row is then out of bounds, in the
+        first or the last channel (h=-1). For another array, the first index is out of bounds
+        (k=-1). So it is for an address more than a plane away from the image.
         """
         shape = self.shape or (1,)
         element, bytes_left = divmod(byte, self.bytes)

@@ -13,12 +13,12 @@ from ..core.problem.problem import Problem
 from . import library, simulation
 from .launch import SimLaunch
 
-# For a plain kernel on two cores, with all traffic counted.
+# Multiply-adds that two cores simulate in a second, for a simple kernel with all traffic counted.
 MACS_IN_A_SECOND = 20_000_000
 
 
 class Simulator:
-    """Compiles the rewritten source with g++, and runs it in a child process, which may crash."""
+    """The engine "sim": compiles the rewritten source with g++, and runs it in a child process."""
 
     name = "sim"
     counts = True
@@ -29,13 +29,13 @@ class Simulator:
     target = (simulation.SM, simulation.SMEM)
 
     def build(self, source: Source, defines: Mapping[str, object], trace: bool) -> Build:
-        """Compile for the simulator; without `trace` nothing is counted or checked."""
+        """Compile for the simulator. Without `trace` a kernel runs without counts and checks."""
         return library.build(source, define_flags(defines), trace=trace)
 
     def prepare(
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> SimLaunch:
-        """Copy the tensors to memory that the simulator sees, with guard zones of its own."""
+        """Copy the tensors to shared memory of both processes, with guard zones around each."""
         return SimLaunch(kernel, problem, inputs)
 
     def compute(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Tensor:
@@ -45,7 +45,7 @@ class Simulator:
         return launch.y.clone()
 
     def interrupt(self) -> None:
-        """End all launches that other threads wait for; they raise a LaunchError."""
+        """End all simulated launches; the threads that wait for them raise a LaunchError."""
         simulation.end_launches()
 
 

@@ -1,4 +1,4 @@
-"""Reads the findings in the runtime's report: kinds, source lines, and elements of arrays."""
+"""Read the findings in the runtime's report: kinds, source lines, and elements of arrays."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -10,11 +10,18 @@ from ..core.finding import Finding, Place, Triple
 from .arrays import Array
 from .source_lines import source_lines
 
-# An address in the runtime's texts: array, byte and, if shared, bytes of an element and extents.
-_ADDRESS = re.compile("\x01(.*?):(-?\\d+)(?::([\\d,]+))?\x02")
+# An address in the runtime's texts: array, byte and, if the runtime knows the shape, the bytes of
+# an element and the extents ("4,8,33").
+_ADDRESS = re.compile("\x01(?P<name>.*?):(?P<byte>-?\\d+)(?::(?P<shape>[\\d,]+))?\x02")
+# An address outside its array: in addition, the bytes of the array.
+_OUTSIDE = re.compile(
+    "\x03(?P<name>.*?):(?P<byte>-?\\d+):(?P<bytes>\\d+)(?::(?P<shape>[\\d,]+))?\x02"
+)
+# The unit of a number of 4-byte words of an array.
+_UNIT = re.compile("\x04(.*?)\x02")
 # A byte of dynamic shared memory, which has no extents.
 _BYTE = re.compile(r"\bbyte (-?\d+) of ([^,:]+)")
-# These kinds often follow from the others, so they come after them.
+# Findings of these kinds often follow from other findings, so they come last.
 _LATE = {"race": 1, "uninitialised read": 2}
 _INDEX = "index out of bounds"
 _ADDRESS_KINDS = ("global out of bounds", "shared out of bounds")
@@ -25,18 +32,18 @@ class ReportedFinding(NamedTuple):
 
     error: bool
     kind: str
-    address: int  # of the code
+    address: int  # in the code
     in_kernel: bool
     block: Triple
     thread: Triple
-    other_address: int  # of the second access; 0 if there is none
+    other_address: int  # the code address of the other access; 0 if there is none
     other_block: Triple
     other_thread: Triple
     text: str
 
 
 def parse_finding(error: bool, row: str) -> ReportedFinding:
-    """Return what one line of the report says: `row` is the line without its first word."""
+    """Return a finding from a line of the report; `row` is the line without its first word."""
     fields = row.split("\t", 8)
     kind, address, in_kernel, block, thread, other_address, other_block, other_thread, text = fields
     return ReportedFinding(
@@ -61,15 +68,16 @@ def read_findings(
     base: int,
     arrays: Mapping[str, Array],
 ) -> list[Finding]:
-    """Return the findings of a run, errors first; those of one source line are merged.
+    """Return the findings of a run, errors first; merge those of one kind and source line.
 
     Parameters
     ----------
-    counts : how many threads each was found in; a run that was stopped has none.
-    before_atomic : addresses of loads that precede an atomic on the same element: the start of a
-        compare-and-swap loop may read what other threads change.
-    library, base : the kernel's library, and where it was loaded.
-    arrays : how to name the elements of the convolution's buffers.
+    reported : the findings in the report.
+    counts : in how many threads each finding occurred; empty for a run that was stopped.
+    before_atomic : code addresses of loads whose thread then updates the word by an atomic. Such a
+        load starts a compare-and-swap loop, and may read a word that other threads update.
+    library, base : the kernel's library, and the address where it was loaded.
+    arrays : shape and element names of each buffer.
     """
     addresses = [row.address for row in reported] + [row.other_address for row in reported]
     places = source_lines(library, base, addresses)
@@ -79,7 +87,7 @@ def read_findings(
         place = places.get(row.address)
         other_place = places.get(row.other_address)
         if row.kind == "divergent barrier" and place == other_place:
-            # The compiler made two calls of one line.
+            # The compiler duplicated the barrier of one line.
             continue
         if _is_retried(row, before_atomic):
             continue
@@ -93,17 +101,17 @@ def read_findings(
 
 
 def _is_retried(row: ReportedFinding, before_atomic: Collection[int]) -> bool:
-    """Return whether this is a race of an atomic with the load that starts its loop."""
+    """Return whether a race is between an atomic and the load that starts its retry loop."""
     of_atomic = row.kind == "race" and "atomic" in row.text
     return of_atomic and bool({row.address, row.other_address} & set(before_atomic))
 
 
 def _merge_key(row: ReportedFinding, place: Place | None, other_place: Place | None) -> tuple:
-    """Return what findings have in common that count as one."""
+    """Return the key under which findings are merged: the kind and its place or places."""
     if place is None:
         return row.kind, row.address
     if row.kind == "race":
-        # It is the same race, whichever of its two lines ran second.
+        # A race is the same whichever of its two lines ran second.
         return row.kind, frozenset([place, other_place])
     return row.kind, place
 
@@ -128,21 +136,48 @@ def _finding(
 
 
 def _name_elements(text: str, arrays: Mapping[str, Array]) -> tuple[str, dict[str, object]]:
-    """Return a text with indices for addresses, and array and index of the first one."""
+    """Return the text with indices for addresses, and the array and index of the first address."""
     details: dict[str, object] = {}
-    while address := _ADDRESS.search(text):
-        name, byte, shape = address.groups()
-        array = _array(name, shape, arrays)
+    while address := _OUTSIDE.search(text) or _ADDRESS.search(text):
+        name = address["name"]
+        byte = int(address["byte"])
+        array = _array(name, address["shape"], arrays)
         if not details:
-            details = {"array": name, "index": array.locate(int(byte))[0]}
-        text = text.replace(address[0], array.describe(name, int(byte)))
+            details = {"array": name, "index": array.locate(byte)[0]}
+        if address.re is _OUTSIDE:
+            described = _describe_outside(array, name, byte, int(address["bytes"]))
+        else:
+            described = array.describe(name, byte)
+        text = text.replace(address[0], described)
     if not details and (match := _BYTE.search(text)):
         details = {"array": match[2], "index": (int(match[1]),)}
+    text = _UNIT.sub(lambda unit: _unit(_array(unit[1], None, arrays)), text)
     return text, details
 
 
+def _describe_outside(array: Array, name: str, byte: int, array_bytes: int) -> str:
+    """Return an address outside an array: "x[n=0, c=0, h=-1, w=7] (element -1); x has 64 elements".
+
+    Freed memory has no elements, so that it has no index either.
+    """
+    if not array_bytes:
+        return name
+    element = byte // array.bytes
+    elements = array_bytes // array.bytes
+    plural = "" if elements == 1 else "s"
+    index = array.describe(name, byte)
+    if index != f"{name}[{element}]":
+        index += f" (element {element})"
+    return f"{index}; {name} has {elements} element{plural}"
+
+
+def _unit(array: Array) -> str:
+    """Return the name of a 4-byte word of an array."""
+    return "elements" if array.bytes == 4 else "4-byte words"
+
+
 def _array(name: str, shape: str | None, arrays: Mapping[str, Array]) -> Array:
-    """Return the array of an address; `shape` is that of shared memory: "4,8,33"."""
+    """Return the array of an address; `shape` is that of the runtime: "4,8,33"."""
     if shape is None:
         return arrays.get(name, Array((1,)))
     element_bytes, *extents = map(int, shape.split(","))
@@ -150,7 +185,7 @@ def _array(name: str, shape: str | None, arrays: Mapping[str, Array]) -> Array:
 
 
 def _without_repeated(findings: list[Finding]) -> list[Finding]:
-    """Leave out an invalid index where the same line's address, with its array, is reported too."""
+    """Leave out an invalid index if its line also has an address that is out of bounds."""
     lines = {(f.file, f.line) for f in findings if f.kind in _ADDRESS_KINDS}
     return [f for f in findings if f.kind != _INDEX or (f.file, f.line) not in lines]
 

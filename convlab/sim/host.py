@@ -1,8 +1,8 @@
-"""The process in which simulated kernels run: `machine.child` starts it; it never imports torch.
+"""The host process of simulated kernels. `machine.child` starts it; it never imports torch.
 
-It forks for each request. The child loads the kernel's library and runs it, so that the next
-request finds a fresh process whatever the kernel did. Requests and replies are JSON; a reply has
-the child's exit status, and what the child wrote to its report (see ``runtime/``).
+It forks a child for each request. The child loads the kernel's library and runs it. So the next
+request gets a fresh process, whatever the kernel did. Requests and replies are JSON. A reply has
+the child's exit status and its report, which the runtime writes (see ``runtime/``).
 """
 
 import ctypes
@@ -13,17 +13,17 @@ import os
 from ctypes import c_double, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-import child_process as child  # ../core/machine/child_process.py, which runs this
+import child_process as child  # ../core/machine/child_process.py, which runs this file
 
 # A stream other than the default one.
 _STREAM = 1 << 40
-# Address and bytes of the workspace and the plan, by name: later calls of a request get the same.
+# Address and bytes of the workspace and the plan, by name. All calls of a request share them.
 _own_memory: dict[bytes, tuple[int, int]] = {}
 abi = child.load(Path(__file__).parents[1] / "core" / "kernel" / "abi.py")
 
 
 def serve(server) -> None:
-    """Serve requests; what the kernels print goes to this process's stdout."""
+    """Serve requests; the kernels' output goes to this process's stdout."""
     child.adopt()
     os.dup2(1, 2)
     while True:
@@ -52,13 +52,13 @@ def _write(report: int, key: str, value: object) -> None:
 
 
 def _run_and_exit(request: dict, report: int) -> None:
-    """Carry out a request in this (forked) process, and end the process."""
+    """Run a request in this (forked) process, and end the process."""
     status = 0
     try:
         _run(request, report)
         ctypes.CDLL(None).fflush(None)
     except BaseException as error:
-        # The caller must learn of any error.
+        # Report any error to the caller.
         _write(report, "error", f"{type(error).__name__}: {error}")
         status = 1
     finally:
@@ -66,7 +66,7 @@ def _run_and_exit(request: dict, report: int) -> None:
 
 
 def _run(request: dict, report: int) -> None:
-    """Run one launch; the runtime and `_write` write to the report."""
+    """Run one request; the runtime and `_write` write to the report."""
     runtime = _start_runtime(request, report)
     # Loading the library runs its static initialisers.
     library = ctypes.CDLL(request["library"])
@@ -97,7 +97,7 @@ def _run(request: dict, report: int) -> None:
 
 
 def _start_runtime(request: dict, report: int) -> ctypes.CDLL:
-    """Load the simulator's runtime, and pass it the settings of a request."""
+    """Load the simulator's runtime, and apply the settings of a request."""
     runtime = ctypes.CDLL(request["runtime"], mode=ctypes.RTLD_GLOBAL)
     runtime.sim_map.restype = c_void_p
     runtime.sim_map.argtypes = [ctypes.c_char_p, c_int, c_size_t, c_size_t, c_int]
@@ -114,7 +114,7 @@ def _start_runtime(request: dict, report: int) -> ctypes.CDLL:
 
 
 def _base_address(library: str) -> str:
-    """Return where a library was loaded: code addresses minus this are offsets in its file."""
+    """Return the address at which a library was loaded, in hexadecimal; "0" if it is not known."""
     with open("/proc/self/maps") as maps:
         addresses = [line.split("-")[0] for line in maps if line.rstrip().endswith(library)]
     return addresses[0] if addresses else "0"
@@ -123,7 +123,7 @@ def _base_address(library: str) -> str:
 def _map_buffer(request: dict, runtime, name: str, access: int) -> int | None:
     """Map one of the caller's buffers, and return its address.
 
-    The descriptor is closed again, so that the kernel cannot find it.
+    Close the descriptor again, so that the kernel cannot use it.
     """
     if name not in request["buffers"]:
         return None
@@ -137,9 +137,9 @@ def _map_buffer(request: dict, runtime, name: str, access: int) -> int | None:
 def _call_earlier(
     problem: list[int], sizes: dict[str, int], request: dict, runtime, tensors: dict
 ) -> None:
-    """Call the kernel for another problem, with other numbers, at the same addresses if they fit.
+    """Call the kernel for another problem, with other data, at the same addresses if it fits.
 
-    For the same problem only two words of each tensor change places. `sizes` are in bytes.
+    For the same problem, only two words of each tensor are exchanged. `sizes` are in bytes.
     """
     entry = abi.EntryPoints(request["library"], problem)
     workspace_bytes = entry.workspace(request["workspace_limit"])
@@ -171,7 +171,7 @@ def _call_earlier(
 
 
 def _exchange_two_words(numbers: bytes) -> bytes:
-    """Return the bytes with two 4-byte words exchanged: the ends, and the sum, stay as they are."""
+    """Return the bytes with two 4-byte words exchanged; both ends and the sum stay the same."""
     words = len(numbers) // 4
     i = words * 3 // 7 * 4
     j = words * 5 // 7 * 4
@@ -183,7 +183,7 @@ def _exchange_two_words(numbers: bytes) -> bytes:
 
 
 def _store(address: int, numbers: bytes, is_constant: bool) -> None:
-    """Write to a buffer; protect a constant one again, so that the kernel cannot write to it."""
+    """Write to a buffer; protect a constant buffer again, so that the kernel cannot write to it."""
     protect = ctypes.CDLL(None).mprotect
     first_page = address // mmap.PAGESIZE * mmap.PAGESIZE
     pages = c_void_p(first_page), c_size_t(address - first_page + len(numbers))
@@ -194,15 +194,15 @@ def _store(address: int, numbers: bytes, is_constant: bool) -> None:
 
 
 def _convolve(entry, workspace_bytes: int, runtime, x, w, bias, y) -> str | None:
-    """Call the entry points; return an error's text, or None."""
+    """Call the kernel's entry points; return the text of an error, or None."""
     plan = _own_buffer(runtime, b"plan", entry.plan())
     workspace = _own_buffer(runtime, b"workspace", workspace_bytes)
     error = None
-    # Host code runs from here on, and may not access the device's memory.
+    # Host code runs from here on. It may not access device memory.
     runtime.sim_host(c_void_p(_STREAM))
     if plan:
         error = entry.prepare(w, plan, _STREAM)
-        # The filter may be freed before the call.
+        # The caller may free the filter before it calls conv2d with the plan.
         runtime.sim_hide(c_void_p(w), 1)
     runtime.sim_null(f"; {_null_arguments(bias, workspace_bytes)}".encode())
     error = error or entry.conv2d(x, plan or w, bias, y, workspace, workspace_bytes, _STREAM)
@@ -213,19 +213,19 @@ def _convolve(entry, workspace_bytes: int, runtime, x, w, bias, y) -> str | None
 
 
 def _own_buffer(runtime, name: bytes, size: int) -> int | None:
-    """Return memory for the kernel: a later call gets the same, as the last one left it."""
+    """Return memory for the kernel. A later call gets the same memory, with its contents."""
     if size > _own_memory.get(name, (0, 0))[1]:
         _own_memory[name] = runtime.sim_map(name, -1, 0, size, 1), size
     return _own_memory[name][0] if size else None
 
 
 def _null_arguments(bias: int | None, workspace_bytes: int) -> str:
-    """Say which arguments of `conv2d` are null."""
+    """Return a note that says which arguments of `conv2d` are null."""
     null = [] if bias else ["bias (the problem has none)"]
-    null += [] if workspace_bytes else ["the workspace (no bytes were requested)"]
+    null += [] if workspace_bytes else ["workspace (the kernel requested 0 bytes)"]
     if null:
-        return f"null here: {', '.join(null)}"
-    return "bias and the workspace are not null here"
+        return f"null arguments of conv2d: {', '.join(null)}"
+    return "bias and workspace are not null"
 
 
 class _Argument(ctypes.Structure):
@@ -240,7 +240,7 @@ class _Argument(ctypes.Structure):
 
 
 def _call_any_kernel(request: dict, library, runtime) -> str | None:
-    """Call ``sim_entry`` with an argument for each parameter; return an error's text, or None."""
+    """Call ``sim_entry`` with an argument for each parameter; return an error text, or None."""
     arguments = [_argument(value, request, runtime) for value in request["arguments"]]
     shape = (ctypes.c_uint * 8)(*request["shape"], len(arguments))
     library.sim_entry.restype = ctypes.c_char_p

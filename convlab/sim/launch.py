@@ -1,4 +1,4 @@
-"""Binds a kernel to one problem's tensors on the simulator."""
+"""Bind a kernel to one problem's tensors on the simulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .trace import Trace
 def simulated(
     kernel: Runnable, problem: Problem, arena: Arena, build: Build | None = None, **options: Any
 ) -> Trace:
-    """Run a kernel, or a build of it, on an arena's tensors; options are `simulate`'s."""
+    """Run a kernel, or a build of it, on an arena's tensors; `options` are those of `simulate`."""
     names = ("workspace_limit", "trace", "time_limit")
     options = {name: getattr(kernel, name) for name in names} | options
     library = (build or kernel.build()).library
@@ -34,9 +34,9 @@ def simulated(
 
 
 class SimLaunch(Launch):
-    """A kernel on the simulator: each call runs threads and blocks in another order.
+    """A kernel on the simulator. Each call runs threads and blocks in another order.
 
-    The first order is the plain one. An output that changes from call to call shows a race.
+    The first call uses schedule 0. If the output changes from call to call, the kernel has a race.
 
     Attributes
     ----------
@@ -56,7 +56,8 @@ class SimLaunch(Launch):
         tensors = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         shapes["y"] = problem.y_shape
-        # A copy is as far from a 32-byte boundary as its original; y may be 16 bytes from it.
+        # A copy has its original's offset from a 32-byte boundary. y has an offset of 16 bytes if an
+        # input has one.
         shifts = {name: tensor.data_ptr() % 32 // 4 * 4 for name, tensor in tensors.items()}
         shifts["y"] = 16 if 16 in shifts.values() else 0
         self._arena = Arena(shapes, format=kernel.format, shifts=shifts)
@@ -93,7 +94,7 @@ class SimLaunch(Launch):
         self.counters = trace.counters
 
     def call_after(self, earlier: Sequence[Problem]) -> None:
-        """Call the kernel for other problems and then for this one, in one process."""
+        """Call the kernel for other problems first, and then for this one, in one process."""
         format = self.runnable.format
         self._earlier = [
             (integers(problem.variables()), format.bytes(problem)) for problem in earlier
@@ -107,27 +108,27 @@ class SimLaunch(Launch):
     def lines(self) -> list[dict[str, object]]:
         """Return the memory traffic of the last call by source line, space and kind of access.
 
-        Each has ``file``, ``line``, ``space`` ("global", "shared"), ``kind`` ("load", "store",
-        "atomic"), ``array`` (its name, or "several"), ``requests`` (of warps), ``units`` (32-byte
-        sectors, or wavefronts of shared memory), ``ideal_units`` (the minimum for the same bytes),
-        ``lanes`` (active, summed over requests) and ``bytes`` (that these lanes requested). Empty
-        before the first call.
+        Each dict has ``file``, ``line``, ``space`` ("global" or "shared"), ``kind`` ("load",
+        "store" or "atomic"), ``array`` (its name, or "several"), ``requests`` (of warps),
+        ``units`` (32-byte sectors of global memory, or wavefronts of shared memory),
+        ``ideal_units`` (the minimum for the same data), ``lanes`` (active lanes, summed over the
+        requests) and ``bytes`` (the bytes that these lanes requested). Empty before the first call.
         """
         return self._trace.lines if self._trace else []
 
     @property
     def stored(self) -> list[tuple[int, str, int]]:
-        """Return which line stored the words of a small y last, see `Trace.stored`."""
+        """Return which source line stored each word of a small y last; see `Trace.stored`."""
         return self._trace.stored if self._trace else []
 
     @property
     def flops(self) -> float | None:
-        """Return the floating-point operations of the last call, counted from its machine code.
+        """Return the floating-point operations of the last call, counted in its machine code.
 
-        An addition, subtraction or product is one, a fused multiply-add two. A quotient or square
-        root is one, although a GPU computes it in several. Comparisons, minima, conversions,
-        atomics and the C library's functions (``expf``) are not counted. cuBLAS's products count as
-        2mnk, which is also ``counters["library_flops"]``. None with ``trace=False``, and without
-        ``objdump`` (of binutils).
+        An addition, subtraction or product counts as one operation, and a fused multiply-add as
+        two. A quotient or square root counts as one, although a GPU executes several instructions
+        for it. Comparisons, minima, conversions, atomics and functions of the C library (``expf``)
+        do not count. A product of cuBLAS counts as 2mnk, as in ``counters["library_flops"]``. None
+        with ``trace=False``, or without ``objdump`` (of binutils).
         """
         return self._trace.flops if self._trace else None

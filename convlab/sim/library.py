@@ -1,4 +1,4 @@
-"""Compiles kernels and the simulator's runtime with g++."""
+"""Compile kernels and the simulator's runtime with g++."""
 
 import functools
 import platform
@@ -26,38 +26,38 @@ HEADERS = (INCLUDE, CUBLAS_DECLARATIONS)
 RUNTIME = Path(__file__).parent / "runtime" / "runtime.cpp"
 _COMMON_FLAGS = [
     *CXX_FLAGS,
-    # With version 5, addr2line takes lines of a header for lines of the first file.
+    # With DWARF 5, addr2line reports lines of a header as lines of the first file.
     "-gdwarf-4",
-    # Lines without variables: a build is four times as fast. It follows -gdwarf, which implies -g2.
+    # Only lines, no variables: a build is four times as fast. -gdwarf implies -g2, so this is next.
     "-g1",
     "-fno-stack-protector",
-    # A large local array hits the guard page, not a neighbour.
+    # A large local array faults in the guard pages, and does not reach another stack.
     "-fstack-clash-protection",
     "-ffp-contract=fast",
-    # The runtime defines the function that is called where a return value is missing.
+    # The runtime reports a function that ends without its return value.
     "-fsanitize=return",
     "-D__assert_fail=sim_assert_fail",
 ]
 FLAGS = [
     *_COMMON_FLAGS,
     "-O1",
-    # Only for its hooks at loads and stores, which the runtime defines.
+    # Only for its hooks before loads and stores. The runtime defines them.
     "-fsanitize=thread",
-    # A hook at each basic block.
+    # A hook at the start of each basic block.
     "-fsanitize-coverage=trace-pc",
     # Basic blocks keep the order in which they run.
     "-fno-reorder-blocks",
-    # Hooks are called directly.
+    # The code calls hooks directly, without a table.
     *(["-fno-plt"] if platform.machine() == "x86_64" else []),
     "--param=tsan-distinguish-volatile=1",
     # A float4 access stays one access.
     "-fno-tree-sra",
     "-fno-thread-jumps",
 ]
-# Builds without the hooks are several times as fast. They count nothing, and check only the indices
-# of local arrays and tables (-fsanitize=bounds), which keeps g++ from joining loads as nvcc joins
-# them: so builds that count do without it. -fno-thread-jumps keeps a barrier from becoming two.
-# -fno-strict-aliasing allows 16 bytes that hold eight halves.
+# Builds without hooks run several times as fast. They count nothing, and check only the indices of
+# local arrays and tables (-fsanitize=bounds). Builds with hooks omit that option, because it stops
+# g++ from merging loads as nvcc does. -fno-thread-jumps keeps g++ from duplicating a barrier.
+# -fno-strict-aliasing allows a kernel to access eight halves as 16 bytes.
 UNTRACED_FLAGS = [
     *_COMMON_FLAGS,
     "-O2",
@@ -65,9 +65,9 @@ UNTRACED_FLAGS = [
     "-fno-strict-aliasing",
     "-fsanitize=bounds",
 ]
-# Each kernel begins with this line.
+# The first line of each kernel.
 _FIRST_LINE = "#include <cuda_runtime.h>\n"
-# Vectorizing the join of mbarriers' clocks halves the time of an untraced wgmma rung.
+# Vectorized joins of mbarrier clocks halve the time of an untraced wgmma rung.
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-pthread"]
 _NO_CUDA_HEADER = re.compile(
     r"\.cuh?:\d+: (cu\w*\.h|mma\.h|cooperative_groups\S+|nv\w*\.h(pp)?|(cub|cuda|thrust)/\S+): No such"
@@ -77,13 +77,13 @@ _NO_CUDA_HEADER = re.compile(
 def compiler() -> Path:
     """Return the g++ that builds for the simulator.
 
-    clang does not work: it splits a float4 into four accesses and moves basic blocks, so that
-    counts differ from a GPU's.
+    clang is not supported: it splits a float4 into four accesses and reorders basic blocks, so
+    that counts differ from those of a GPU.
 
     Raises
     ------
     BuildError
-        If there is no g++ that is new enough; the message says how to get one.
+        If no g++ is recent enough; the message says how to get one.
     """
     gcc = toolchain.require_host_compiler()
     version = toolchain.version(gcc)
@@ -91,7 +91,7 @@ def compiler() -> Path:
     if version != "unknown" and (release is None or release < toolchain.OLDEST_GCC):
         raise BuildError(
             f"{version} ({gcc}) cannot build for the simulator, which needs g++ "
-            f"{toolchain.OLDEST_GCC} or later: set CXX to one, as in CXX=g++"
+            f"{toolchain.OLDEST_GCC} or later: set CXX to such a compiler, as in CXX=g++"
         )
     return gcc
 
@@ -99,8 +99,8 @@ def compiler() -> Path:
 def build(
     source: Source, flags: Sequence[str] = (), *, trace: bool = True, entry: str = "conv2d"
 ) -> Build:
-    """Compile a source for the simulator; ``entry`` is the C function that it must have."""
-    # Its release is checked only when something is compiled.
+    """Compile a source for the simulator; it must define the C function ``entry``."""
+    # Only a compilation checks the release of g++.
     gcc = toolchain.require_host_compiler()
     linked = str(runtime())
     base_flags = FLAGS if trace else UNTRACED_FLAGS
@@ -111,14 +111,14 @@ def build(
         copies = _copy_rewritten_headers(source, folder / "headers")
         folders = [folder / "headers", *dict.fromkeys(path.parent for path in copies.values())]
         rewritten = replace(source, text=rewrite(source.text, source.label))
-        # g++ reads first.h.gch instead of first.h if it was compiled with the same flags.
+        # g++ reads first.h.gch instead of first.h if both builds have the same flags.
         precompiled = _precompiled_headers(gcc, base_flags)
         (folder / "first.h").write_text(_FIRST_LINE)
         (folder / "first.h.gch").symlink_to(precompiled.library)
         compilation = Compilation(
             source,
             '#include "first.h"\n' + rewritten.marked,
-            # "cuda.h" is the one next to the source, if there is one.
+            # #include "cuda.h" finds the header next to the source first.
             flags=[*flags, *(f"-iquote{plain(path)}" for path in (*folders, source.folder))],
             include=[*HEADERS, *(folders if copies else []), source.folder, KERNEL_DIR],
             libraries=[linked],
@@ -141,22 +141,19 @@ def build(
 def _with_known_headers(error: BuildError) -> BuildError:
     """Return an error about a missing CUDA header, with the headers that the simulator has."""
     known = sorted(path.name for folder in HEADERS for path in folder.glob("[cv]*.h"))
-    note = f"of CUDA's headers the simulator has {', '.join(known)}; others need a GPU"
+    note = f"of CUDA's headers the simulator has only {', '.join(known)}; others need a GPU"
     text, full_log, path = str(error).rpartition("\nfull log: ")
     return BuildError(f"{text}\n{note}{full_log}{path}", error.places)
 
 
 def _copy_rewritten_headers(source: Source, folder: Path) -> dict[Path, Path]:
-    """Write the local headers that contain CUDA C++ to a folder, as C++.
-
-    Returns the original of each copy.
-    """
+    """Write local headers with CUDA C++ to a folder, as C++; return the original of each copy."""
     headers = source.headers()
     copies = {}
     rewritten = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
     changed = {path for path, (_, text) in headers.items() if rewritten[path] != text}
     for path, (name, text) in headers.items():
-        # A header that includes a changed one is copied too: it would find the original next to it.
+        # A header that includes a changed one is copied too, or it would include the original.
         if not changed & {path, *Source(text, path.name, path).headers()}:
             continue
         roots = [root.resolve() for root in (source.folder, KERNEL_DIR)]
@@ -174,9 +171,10 @@ def _copy_rewritten_headers(source: Source, folder: Path) -> dict[Path, Path]:
 
 
 def _precompiled_headers(gcc: Path, flags: Sequence[str]) -> Build:
-    """Precompile the simulator's headers, and the C++ library's: half the time of a small build.
+    """Precompile the headers of the simulator and the C++ library.
 
-    g++ reads the text instead where a flag defines a word that occurs in them.
+    That halves the time of a small build. If a flag defines a word that occurs in the headers, g++
+    reads their text instead.
     """
 
     def make(folder: Path) -> BuildOutput:
@@ -198,7 +196,7 @@ def _precompiled_headers(gcc: Path, flags: Sequence[str]) -> Build:
 
 
 def runtime() -> Path:
-    """Return the simulator's runtime library; build it when it is first needed."""
+    """Return the simulator's runtime library; build it at the first use."""
 
     def make(folder: Path) -> BuildOutput:
         compiler()
@@ -219,13 +217,13 @@ def runtime() -> Path:
 
 
 def _runtime_source() -> Source:
-    # Without a path: the key must not depend on where convlab is installed.
+    # It has no path, because the key must not depend on where convlab is installed.
     return Source(RUNTIME.read_text(), "simulator")
 
 
 @functools.cache
 def _runtime_files() -> list[Path]:
-    """Return the files that the runtime and the rewritten kernels (``rewrite.py``) depend on."""
+    """Return the files on which the runtime and the rewritten kernels (``rewrite.py``) depend."""
     folders = [*HEADERS, RUNTIME.parent]
     headers = sorted(path for folder in folders for path in folder.rglob("*.h"))
     return [RUNTIME, Path(__file__).with_name("rewrite.py"), *headers]
@@ -233,7 +231,7 @@ def _runtime_files() -> list[Path]:
 
 @functools.lru_cache(1)
 def _runtime_key(seen: object) -> Key:
-    """Return the key of the runtime for the files as they are now; `seen` is their stamp."""
+    """Return the runtime's key for the current files; `seen` is their stamp."""
     gcc = toolchain.require_host_compiler()
     texts = [path.read_text() for path in _runtime_files()]
     parts = [*_RUNTIME_FLAGS, toolchain.identity(gcc), *texts]

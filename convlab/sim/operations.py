@@ -1,8 +1,7 @@
-"""Counts floating-point operations: how often each basic block ran, times what it computes.
+"""Count floating-point operations: the executions of each basic block, times its operations.
 
-The runtime counts how often threads came to each basic block (``-fsanitize-coverage=trace-pc``
-calls it there). objdump's disassembly says what a block adds and multiplies; it is read on request
-only.
+The runtime counts how often threads enter each basic block (``-fsanitize-coverage=trace-pc``).
+objdump's disassembly gives the operations of a block; it is read only on request.
 """
 
 import functools
@@ -17,17 +16,17 @@ _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s+(\S+)\s*(.*)")
 _X86 = re.compile(r"v?(add|sub|mul|div|sqrt|fn?m(?:add|sub)\d{3})(ss|sd|ps|pd)$")
 _ARM = re.compile(r"(?:fadd|fsub|fmul|fnmul|fdiv|fsqrt|fn?m(?:add|sub)|fml[as])$")
 _FUSED = re.compile(r"v?fn?m(?:add|sub)|fml[as]")
-# The C library's function, for a machine without the instruction.
+# A call of the C library's fma, on a machine without that instruction.
 _FMA = re.compile(r"<fmaf?(?:@|>)")
-# The next instruction is not reached from one of these.
+# After one of these instructions, the next one does not run.
 _AWAY = re.compile(r"(?:jmpq?|retq?|ret|b|br|ud2|hlt)$")
 
 
 def operations_of(mnemonic: str, operands: str) -> int:
     """Return the floating-point operations of one machine instruction of x86-64 or aarch64.
 
-    An addition, subtraction, product, quotient or square root is one for each element, a fused
-    multiply-add two. Comparisons, conversions, minima and changes of sign are none.
+    For each element, an addition, subtraction, product, quotient or square root counts as one, and
+    a fused multiply-add as two. Comparisons, conversions, minima and changes of sign do not count.
     """
     if instruction := _X86.match(mnemonic):
         wide = 2 if "%ymm" in operands else 1
@@ -44,7 +43,7 @@ def operations_of(mnemonic: str, operands: str) -> int:
 def operations_by_block(disassembly: str) -> dict[int, int]:
     """Return the operations of each basic block in the output of ``objdump -d``.
 
-    The keys are the return addresses of the hook's calls, as in the runtime.
+    The key of a block is the return address of its call of the hook, as in the runtime.
     """
     blocks: dict[int, int] = {}
     block = None
@@ -69,7 +68,7 @@ def operations_by_block(disassembly: str) -> dict[int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _operations_by_step(library: Path) -> dict[int, int] | None:
-    """Return each block's operations, by address / 4 as in the runtime; None without binutils."""
+    """Return each block's operations by address / 4, as in the runtime; None without objdump."""
     tool = toolchain.find("objdump")
     if tool is None:
         return None
@@ -82,9 +81,10 @@ def _operations_by_step(library: Path) -> dict[int, int] | None:
 
 
 def count_operations(library: Path, steps: Sequence[tuple[int, int]]) -> int | None:
-    """Return the operations of a run; None without binutils.
+    """Return the floating-point operations of a run; None without objdump.
 
-    `steps` are blocks: (offset in the library / 4, how often threads came there).
+    `steps` has a pair for each basic block: its offset in the library / 4, and how often threads
+    entered it.
     """
     operations = _operations_by_step(library)
     if operations is None:

@@ -1,4 +1,4 @@
-"""Writes findings as text: at most a screen, with the source lines that they name."""
+"""Write findings as text of at most one screen, with their source lines."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ SCREEN = 24
 def describe_findings(findings: Sequence[Finding], label: str, source: Path | str) -> str:
     """Return a text of at most `SCREEN` lines about findings, in their order.
 
-    `label` and `source` are the kernel's name, and its file or its text.
+    `label` is the kernel's name; `source` is its file or its text.
     """
     lines: list[str] = []
     for shown, finding in enumerate(findings):
@@ -25,33 +25,36 @@ def describe_findings(findings: Sequence[Finding], label: str, source: Path | st
 
 
 def _describe(finding: Finding, source: Path | str) -> list[str]:
-    """Return the lines about one finding: what, which thread, the source line, the other thread."""
+    """Return the lines about one finding: what, which thread, the source line, the other access."""
     lines = [f"{finding.kind}: {finding.text}"]
     if finding.block is not None:
-        more = f", and {finding.count - 1} more threads" if finding.count > 1 else ""
+        others = finding.count - 1
+        plural = "" if others == 1 else "s"
+        more = f", and {others} more thread{plural}" if others else ""
         lines.append(f"  block {finding.block}, thread {finding.thread}{more}")
     lines += quote_line(finding.file, finding.line, source)
     if finding.other_block is not None:
-        lines.append(f"  the other: block {finding.other_block}, thread {finding.other_thread}")
+        other = f"block {finding.other_block}, thread {finding.other_thread}"
+        lines.append(f"  the other access: {other}")
         if (finding.other_file, finding.other_line) != (finding.file, finding.line):
             lines += quote_line(finding.other_file, finding.other_line, source)
     return lines
 
 
 def quote_line(file: str | None, line: int | None, source: Path | str) -> list[str]:
-    """Return a source line as a line of a report; nothing where it is not known."""
+    """Return a source line as a line of a report; an empty list if the line is not known."""
     if file is None:
         return []
     path = Path(file)
     if path.is_file():
-        # The path is absolute: a header, or a kernel outside the catalog.
+        # An absolute path is that of a header, or of a kernel outside the catalog.
         name = path.name
         text = path.read_text()
     elif isinstance(source, Path):
         name = source.name
         text = source.read_text()
     else:
-        # The text has the name that it had when it was built.
+        # A kernel from a text has the file name under which it was built.
         name = path.name
         text = source
     quoted = text.splitlines()[line - 1 : line]

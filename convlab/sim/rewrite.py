@@ -1,11 +1,11 @@
-"""Rewrites CUDA C++ to C++, line by line: only what a C++ compiler cannot read.
+"""Rewrite CUDA C++ to C++: only the parts that a C++ compiler cannot compile.
 
 Three things have no C++ syntax: ``kernel<<<grid, block, smem, stream>>>(args)``, ``__shared__``
 declarations and inline PTX. ``__device__`` and ``__constant__`` variables become references to
-memory whose accesses are checked. ``__noinline__`` becomes an attribute; it cannot be a macro,
-because the C++ library uses the word in attributes of its own. Everything else (``threadIdx``,
-``float4``, ...) is ordinary C++ with ``include/cuda_runtime.h``. Newlines are kept, so that the
-compiler's messages and the line table still name the lines of the ``.cu`` file.
+checked memory. ``__noinline__`` becomes an attribute; it cannot be a macro, because the C++ library
+uses the word in its own attributes. Everything else (``threadIdx``, ``float4``, ...) is ordinary
+C++ with ``include/cuda_runtime.h``. Newlines stay, so the compiler's messages and the line table
+still name the lines of the ``.cu`` file.
 """
 
 import re
@@ -34,8 +34,8 @@ _VARIABLE = re.compile(
 _NO_TYPE = r"\b__(?:device|constant|managed)__\b|\b(?:static|volatile)\b"
 # As enum Use in runtime/types.h; a __device__ variable has 2.
 _USES = {"__managed__": 3, "__constant__": 4}
-# These declarations are not rewritten: constants that the compiler may fold, variables of
-# templates, and names that another declaration refers to.
+# Declarations with these words are not rewritten. They are constants that the compiler may fold,
+# variables of templates, or no definitions of variables.
 _NOT_REWRITTEN = {
     "const",
     "constexpr",
@@ -53,9 +53,9 @@ _TYPE = re.compile(r"(?P<type>.+?)(?P<declarator>[*\s]*\b\w+\s*(?:\[.*\])?)\s*$"
 _DECLARATOR = re.compile(
     r"\s*(?P<stars>[*\s]*?)\s*(?P<name>\w+)\s*(?P<sizes>(?:\[.*\])?)\s*$", re.S
 )
-# Text before a brace that does not begin a function or a type.
+# The text before a brace that begins neither a function nor a type.
 _NOT_A_BODY = re.compile(r"(?:\bnamespace(?:\s+[\w:]+)?|\bextern)\s*$")
-# Brackets without inner brackets; `_masked` replaces them by \x01 and \x02s, or by \x03s.
+# Brackets without inner brackets. `_masked` replaces them by \x01 and \x02s, or by \x03s.
 _ROUND = re.compile(r"\([^()]*\)")
 _OTHER = re.compile(r"\[[^\[\]]*\]|<(?:[^<>;{}-]|-(?!>))*>")
 # A kernel that is launched, in masked text: ``ns::name<1, f(2)>``, ``table[i].kernel``,
@@ -64,11 +64,11 @@ _UNIT = r"\w+(?:\s*\x03+|(?<=[\w\x03])\s*\x01\x02*)*"
 _KERNEL = re.compile(
     rf"(?:(?:::\s*)?{_UNIT}|\x01\x02+(?:\s*\x03+)*)(?:\s*(?:::|\.|->)\s*{_UNIT})*\s*$"
 )
-# Formatters may write "<< <".
+# A formatter may have written "<< <".
 _OPENING = re.compile(r"<<<|(?<!\boperator)<<\s+<(?!<)")
 _CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
-# The kernel is named twice: for its address and parameter types, and to call it. See sim::launch.
-# The text begins with a word, so that the compiler reports a missing `;` before it as that.
+# The text names the kernel twice: for its address and parameter types, and to call it (sim::launch).
+# It begins with a word, so that the compiler reports a missing `;` before it as such.
 _LAUNCH = (
     '__extension__ ::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, '
     "[&](auto&... p) {{ "
@@ -82,15 +82,19 @@ _READABLE = (
 def rewrite(source: str, where: str = "kernel") -> str:
     """Return CUDA C++ as C++ that compiles with the simulator's headers.
 
-    ``where`` is the file's name. Raises BuildError, with the line, for a launch or a ``__shared__``
-    declaration that cannot be read.
+    ``where`` is the file's name.
+
+    Raises
+    ------
+    BuildError
+        For a launch or a ``__shared__`` declaration that cannot be read; the message has its line.
     """
     blank = _BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source).replace("\\\n", " \n")
     edits = [
         (word.start(), word.end(), "__attribute__((noinline))")
         for word in re.finditer(r"(?<!\(\()\b__noinline__\b", blank)
     ]
-    # A file that tests this macro hides its PTX from the simulator by itself.
+    # A file that tests this macro guards its PTX itself.
     if "CONVLAB_SIMULATOR" not in blank:
         edits += [
             (word.start(), word.end(), "::sim::ptx(), SIM_NOTHING")
@@ -120,7 +124,7 @@ def rewrite(source: str, where: str = "kernel") -> str:
 
 
 def _declaration(blank: str, match: re.Match[str]) -> str:
-    """Return a ``__shared__`` declaration in C++: references or pointers to the block's memory."""
+    """Return a ``__shared__`` declaration in C++: references or pointers to the block's arrays."""
     whole = _ALIGN.sub("", f"{match['before']} {match['rest']}").strip()
     first, *more = _split(_STORAGE.sub("", whole))
     parsed = _TYPE.match(first)
@@ -139,12 +143,12 @@ def _declaration(blank: str, match: re.Match[str]) -> str:
         stars = "".join(named["stars"].split())
         alias = f"sim_{name}_t"
         if dynamic:
-            # The elements of s[][32] are rows of 32.
+            # The elements of s[][32] are rows of 32 elements.
             pieces.append(f"typedef {kind}{stars} {alias}{sizes.partition(']')[2]};")
             pieces.append(
                 f"{alias}* {name} = ({alias}*)sim_dynamic_shared();"
                 if inside
-                # Outside of functions: the runtime's own pointer, with another name and type.
+                # Outside functions it is the runtime's own pointer, with another name and type.
                 else f'extern __thread {alias}* const {name} asm("sim_dynamic_array");'
             )
         elif inside:
@@ -163,11 +167,11 @@ def _declaration(blank: str, match: re.Match[str]) -> str:
 def _variables(blank: str) -> Iterator[tuple[int, int, str]]:
     """Yield the edits that move ``__device__`` and ``__constant__`` variables to checked memory.
 
-    The variable itself becomes the initial value, with another name; its name becomes a reference.
+    The variable gets another name and holds the initial value. Its old name becomes a reference.
     """
     at = 0
     for variable in _VARIABLE.finditer(blank):
-        # Skip a match inside of the last initialiser.
+        # Skip a match inside the last initialiser.
         if variable.start() < at:
             continue
         start = max(blank.rfind(char, 0, variable.start()) for char in ";{}") + 1
@@ -197,7 +201,7 @@ def _variables(blank: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _end_of_declaration(blank: str, at: int) -> int:
-    """Return where the ``;`` after an initialiser is; `at` is before it."""
+    """Return the position of the ``;`` after an initialiser; `at` is before it."""
     depth = 0
     while at < len(blank) and (blank[at] != ";" or depth):
         depth += (blank[at] in "({") - (blank[at] in ")}")
@@ -217,7 +221,7 @@ def _in_function(before: str) -> bool:
 
 
 def _launch(blank: str, opening: re.Match[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield the edits that make one launch a call; it must name a kernel, and have arguments."""
+    """Yield the edits that turn one launch into a call."""
     at, end = opening.span()
     statement = max(blank.rfind(char, 0, at) for char in ";{}") + 1
     kernel = _KERNEL.search(_masked(blank[statement:at]))
@@ -232,7 +236,7 @@ def _launch(blank: str, opening: re.Match[str]) -> Iterator[tuple[int, int, str]
 
 
 def _masked(text: str) -> str:
-    """Return a text in which each bracket and its contents are replaced, with the same length."""
+    """Return a text of the same length in which all brackets and their contents are replaced."""
     before = None
     while before != text:
         before = text

@@ -1,4 +1,4 @@
-"""Runs a built kernel once on the simulator: the shared memory, the request, the reply."""
+"""Run a built kernel once on the simulator: the shared memory, the request, the reply."""
 
 import json
 import math
@@ -26,20 +26,19 @@ from .trace import Trace
 # may opt into.
 SM = 90
 SMEM = 227 << 10
-# Seconds that one simulated launch may take by default, and seconds of them without a finished
-# block.
+# Default limits of a run in seconds: in all, and without a finished block.
 TIME_LIMIT = 120.0
 STALL_LIMIT = 20.0
-# The exit status of a run that took longer.
+# The exit status of a run that exceeded a limit.
 _OUT_OF_TIME = 78
-# The names of the indices of a convolution's tensors, in torch's order; others have none.
+# The names of the indices of a convolution's tensors, in torch's order.
 _DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
-# Launches that may run at the same time, for as many threads.
+# How many runs may be simulated at the same time.
 AT_ONCE = min(4, len(os.sched_getaffinity(0)))
 _hosts = [
     child.Child(Path(__file__).with_name("host.py"), options=["-I", "-S"]) for _ in range(AT_ONCE)
 ]
-# The hosts without a request. The last one put there comes first: it has started already.
+# The hosts without a request, last in, first out: the last one has started already.
 _free_hosts: queue.LifoQueue[child.Child]
 
 
@@ -55,23 +54,24 @@ os.register_at_fork(after_in_child=_free_all_hosts)
 
 
 def end_launches() -> None:
-    """End all launches that other threads wait for; they raise a LaunchError."""
+    """End all simulated launches; the threads that wait for them raise a LaunchError."""
     for host in _hosts:
         host.interrupt()
 
 
 class Arena:
-    """Memory that this process and the simulator's processes share: the tensors of one problem.
+    """The tensors of one problem, in memory that this process and the simulator's processes share.
 
     Each tensor starts on its own page, so that the child can map it with unmapped memory around it.
     The memory is zero, and takes no space until it is accessed.
 
     Parameters
     ----------
-    shapes : of each tensor, as torch has it, or its size in bytes.
-    sparse : names of tensors of which only a small part will be accessed: they may be larger than
-        the machine's memory.
-    shifts : bytes between a page's start and a tensor's.
+    shapes : each tensor's shape, in torch's order, or its size in bytes.
+    sparse : names of tensors that may be larger than the machine's memory, because the kernel
+        accesses only a small part of them.
+    format : data types and memory orders of the tensors.
+    shifts : bytes from the start of a page to the tensor's start.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Arena:
         format: Format = FLOAT32,
         shifts: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        # Offset and bytes of each tensor, how to name its elements, and a view of it.
+        # Of each tensor: its offset and bytes, its shape and element names, and a view of it.
         self.buffers: dict[str, tuple[int, int]] = {}
         self.arrays: dict[str, Array] = {}
         self.tensors: dict[str, torch.Tensor] = {}
@@ -113,14 +113,14 @@ class Arena:
 
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
-            # The mapping itself lives as long as the tensors.
+            # The mapping itself exists as long as the tensors.
             os.close(self._fd)
 
 
 def _allocate(fd: int, total: int, needed: int) -> mmap.mmap:
-    """Map `total` bytes of a file in memory, of which `needed` will be accessed."""
+    """Map `total` bytes of a file in memory; the kernel will access `needed` of them."""
     try:
-        # Linux would hand out more than there is, and kill this process later.
+        # Linux grants more memory than the machine has, and kills this process later.
         if needed > available_bytes("cpu"):
             raise MemoryError
         os.ftruncate(fd, total)
@@ -128,7 +128,7 @@ def _allocate(fd: int, total: int, needed: int) -> mmap.mmap:
     except (OSError, MemoryError) as error:
         raise LaunchError(
             f"not enough memory: the simulator needs {needed / 2**30:.2f} GiB for x, w and y; "
-            "try a smaller problem (Problem.scaled)",
+            "use a smaller problem (Problem.scaled)",
             kind="memory",
         ) from error
 
@@ -148,31 +148,34 @@ def simulate(
 
     Parameters
     ----------
+    library : the kernel's library.
     problem : the integers of ``ConvProblem``, in its order; None for `any_kernel`.
+    arena : the tensors.
     label, source : the kernel's name, and its file or text, for messages.
-    trace : whether to count and to check accesses; without it a run is several times as fast.
+    trace : whether to count and check accesses. A run without it is several times as fast.
+    time_limit : in seconds.
     more : workspace_limit, in bytes, and any of these:
 
         - schedule: 0 (the default) runs threads and blocks from the first to the last, each until
-          it must wait. With another number threads also switch before some accesses, which the
-          number selects; an odd one runs from the last to the first. A result that depends on it is
-          a race.
-        - earlier: problems, each as `problem` is, with the bytes of its tensors by name. The kernel
-          is called for them first, in the same process, with other numbers at the same addresses
-          where they fit.
-        - sample: (blocks, seed) runs only so many blocks of each launch, chosen at random. All
-          counts are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and
-          the workspace are then no results.
+          it must wait. With another number, threads also switch before some accesses, which the
+          number selects; an odd number runs from the last to the first. If the result depends on
+          the schedule, the kernel has a race.
+        - earlier: problems in the form of `problem`, each with the bytes of its tensors by name.
+          The kernel is called for them first, in the same process, with other data, at the same
+          addresses if it fits.
+        - sample: (blocks, seed) runs only this many blocks of each launch, chosen at random. Counts
+          are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and the
+          workspace are then incomplete.
         - record: (block x, y, z, warp, limit) runs only one block of each kernel's first launch,
-          and keeps up to `limit` memory requests of one of its warps (-1: of all) for
-          ``Trace.accesses``. The counts are then of no use.
+          and records up to `limit` memory requests of one of its warps (-1: of all warps) in
+          ``Trace.accesses``. The counts are then incomplete.
 
     Raises
     ------
     LaunchError
-        If the kernel returns an error, makes one that the simulator finds, crashes, or exceeds the
-        time limit. That is also exceeded by `STALL_LIMIT` seconds, or a sixth of the limit where
-        that is more, without a finished block. Its ``findings`` are a list of `Finding`.
+        If the kernel returns an error or crashes, if the simulator finds an error, or if the run
+        exceeds a limit: `time_limit`, or, without a finished block, `STALL_LIMIT` seconds (a sixth
+        of `time_limit` if that is more). Its ``findings`` are a list of `Finding`.
     """
     request = {"schedule": 0, **more} | {
         "library": str(library),
@@ -187,7 +190,7 @@ def simulate(
     }
     started = time.perf_counter()
     try:
-        # The child ends itself at the time limit, and reports where it was.
+        # The child ends itself at the time limit, and reports where it stopped.
         reply = json.loads(_ask_free_host(json.dumps(request).encode(), time_limit + 5))
     except child.TimedOut:
         reply = {"status": _OUT_OF_TIME, "report": ""}
@@ -230,7 +233,7 @@ def _failure(
     if result.workspace > limit:
         return LaunchError(
             f"{label} needs {result.workspace:,} bytes of workspace for this problem, more than "
-            f"the limit of {limit:,}: load(..., workspace_limit={result.workspace})",
+            f"the limit of {limit:,} bytes: load(..., workspace_limit={result.workspace})",
             kind="too little workspace",
         )
     if result.error:
@@ -247,14 +250,14 @@ def _failure(
 
 def _host_crash(label: str, how: str) -> LaunchError:
     return LaunchError(
-        f"{label} ended the simulator's process ({how}) before it was done; this process is "
-        "unharmed",
+        f"{label} ended the simulator's process ({how}) before the run was complete; this Python "
+        "process is unharmed",
         kind="host crash",
     )
 
 
 def _describe_progress(result: Trace, request: Mapping[str, object]) -> str:
-    """Say how long a run took, how far it came, and what that may mean."""
+    """Return how long a run took, how far it came, what the cause may be, and what to do."""
     limit = request["time_limit"]
     stall_limit = request["stall_limit"]
     how_long = f" within {limit:g} s"
@@ -263,8 +266,9 @@ def _describe_progress(result: Trace, request: Mapping[str, object]) -> str:
     where = "in its host code"
     if result.progress:
         number, finished, blocks, kernel = result.progress
-        where = f"in launch {number}, {kernel}, with {finished:,} of {blocks:,} blocks done"
+        where = f"in launch {number} ({kernel}), after {finished:,} of {blocks:,} blocks"
     return (
-        f"{how_long} on the simulator, and it was stopped {where}: an endless loop, or a problem "
-        "too large for it; give a smaller problem, or load(..., time_limit=SECONDS)"
+        f"{how_long} on the simulator, which stopped it {where}. Either it has an endless loop or "
+        "the problem is too large for the simulator: give a smaller problem, or "
+        "load(..., time_limit=SECONDS)"
     )

@@ -1,4 +1,4 @@
-"""Finds the source lines of code addresses, by binutils' addr2line."""
+"""Find the source lines of code addresses, with addr2line (of binutils)."""
 
 import re
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from ..core.finding import Place
 from ..core.machine import toolchain
 from .library import INCLUDE
 
-# What addr2line answered, by library and offset in it; None where it knows no line of the source.
+# addr2line's results by library and offset in it; None if there is no line of the source.
 _lines: dict[tuple[str, int], Place | None] = {}
 
 
 def source_lines(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Place | None]:
     """Return file and line of each return address in a library that was loaded at `base`.
 
-    A function of the simulator's or of C++'s headers that was inlined counts as the line that
-    called it. The value is None where no line is known, and for all without addr2line.
+    An inlined function of the simulator's or C++'s headers has the line that called it. The value is
+    None if no line is known. Without addr2line, all values are None.
     """
     offsets = {address: address - base for address in addresses if address > base}
     new = sorted({offset for offset in offsets.values() if (str(library), offset) not in _lines})
@@ -27,11 +27,11 @@ def source_lines(library: Path, base: int, addresses: Sequence[int]) -> dict[int
 
 
 def _look_up(library: Path, offsets: Sequence[int]) -> None:
-    """Ask addr2line for the lines of some offsets, and keep its answers in `_lines`."""
+    """Find the lines of some offsets with addr2line, and store them in `_lines`."""
     tool = toolchain.find("addr2line")
     if tool is None:
         return
-    # A return address is that of the next instruction: one byte before it is the call.
+    # A return address is that of the next instruction. One byte before it is the call.
     calls = [hex(offset - 1) for offset in offsets]
     answer = toolchain.asked([str(tool), "-a", "-i", "-e", str(library), *calls])
     key = (str(library), 0)
@@ -44,16 +44,16 @@ def _look_up(library: Path, offsets: Sequence[int]) -> None:
 
 
 def _place(line: str, library: Path) -> Place | None:
-    """Return file and line from a line of addr2line's; None for a header, and where unknown."""
+    """Return file and line from a line of addr2line's output; None for a header, or if unknown."""
     file, _, number = re.sub(r" \(discriminator \d+\)$", "", line).rpartition(":")
     if not number.isdigit() or not int(number):
         return None
     # Remove the folder in which the library was built.
     file = re.sub(r"^.*/unfinished-[^/]*/", "", unlinked(file))
     if file == "main.cpp":
-        # binutils names some parts of the source so.
+        # binutils gives some parts of the source this name.
         file = library.parent.name.partition("-sim-")[0] + ".cu"
-    # Checkouts may share a cache: the headers may be in the folder of another one.
+    # Checkouts may share a cache, so the headers may be in the folder of another checkout.
     is_ours = Path(file).parent.parts[-3:] == INCLUDE.parts[-3:]
     if is_ours or "/c++/" in file or file == "sim_entry":
         return None

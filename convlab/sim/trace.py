@@ -1,4 +1,4 @@
-"""What one run of a kernel did, read from the runtime's report."""
+"""The results of one simulated run, read from the runtime's report."""
 
 import json
 import math
@@ -25,9 +25,10 @@ COUNTERS = (
     "launches",
     "library_bytes",
 )
-# The first two count 32-byte sectors: those that each block accessed, summed over the blocks, and
-# those that each launch accessed. Then: the elements of y that a kernel wrote, the operations of
-# cuBLAS's products, and their bytes if each matrix moves once.
+# block_sectors: the different 32-byte sectors that a block accessed, summed over the blocks.
+# launch_sectors: the same of each launch. fresh_outputs: the words of y that a kernel wrote.
+# library_flops, library_once: of cuBLAS's products the operations, and the bytes if each matrix
+# moves once.
 _MORE_COUNTERS = (
     "block_sectors",
     "launch_sectors",
@@ -40,27 +41,28 @@ _OF_A_LINE = ("requests", "units", "ideal_units", "lanes", "bytes")
 
 
 class Trace:
-    """What one run did: its counters, findings and launches, and its traffic by source line.
+    """The results of one run: counters, findings, launches, and memory traffic by source line.
 
     Attributes
     ----------
     counters : dict of `COUNTERS`, ``global_load_bytes``, ``global_store_bytes``,
         ``block_sectors``, ``launch_sectors``, ``workspace`` (bytes), ``seconds`` (the time of the
         simulation on this machine, which says nothing about a GPU), and ``library_flops``: 2mnk for
-        each of cuBLAS's products. Empty where the run did not end.
-    launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each.
+        each of cuBLAS's products. Empty if the run did not end.
+    launches : list of dict: ``kernel``, ``grid``, ``block``, ``shared_bytes`` of each launch.
     findings : list of `Finding`: errors first, then warnings.
-    sampling : dict or None. For a sampled run: ``blocks`` of all launches, how many of them were
-        ``sampled``, and ``errors``, the relative standard error of each counter. That is
-        sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n)) for n of N blocks, whose counts have the mean m
-        and the variance s^2 (W. G. Cochran, Sampling Techniques, 1977, section 2.5). The term 1 / n
-        stands for unusual blocks that a sample can miss, such as those at a border. The operations
-        in `flops` are scaled too, but have no error. ``launch_sectors`` is NaN in a sampled run: a
-        part of the blocks does not show which sectors all blocks share.
-    error, note : what the entry point returned, and why the runtime refused a call.
-    progress : for a run that was stopped in a launch: its number, finished blocks, blocks, kernel.
-    stalled : whether it was stopped because no block finished.
-    complete : whether `accesses` has all accesses; else their limit ended the list.
+    sampling : dict, or None if all blocks ran. ``blocks`` of all launches, how many of them were
+        ``sampled``, and ``errors``, the relative standard error of each counter. For n of N blocks
+        with mean m and variance s^2 it is sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n))
+        (W. G. Cochran, Sampling Techniques, 1977, section 2.5). The term 1 / n allows for unusual
+        blocks that a sample can miss, such as those at a border. The operations in `flops` are
+        scaled too, but have no error. ``launch_sectors`` is NaN in a sampled run, because a part of
+        the blocks does not show which sectors all blocks share.
+    error, note : the error that the entry point returned, and why the runtime refused a call.
+    progress : of a run that was stopped in a launch: the launch's number, finished blocks, blocks,
+        kernel.
+    stalled : whether the run was stopped because no block finished.
+    complete : whether `accesses` has all accesses; otherwise the limit was reached.
     """
 
     def __init__(
@@ -103,11 +105,11 @@ class Trace:
             self._read_counters(seconds)
 
     def _last(self, key: str, missing: str = "") -> str:
-        """Return the last line of the report with a key, without the key."""
+        """Return the last line of the report that has a key, without the key."""
         return self._rows[key][-1] if self._rows[key] else missing
 
     def _read_counters(self, seconds: float) -> None:
-        """Set `counters`, and `sampling` where not all blocks ran."""
+        """Set `counters`, and `sampling` if not all blocks ran."""
         counters = dict(zip(_NAMES, json.loads(self._last("counters")), strict=True))
         del counters["fresh_outputs"]
         errors = {}
@@ -123,7 +125,7 @@ class Trace:
         self.counters = counters | {"workspace": self.workspace, "seconds": seconds}
 
     def _read_sampling(self, counters: dict[str, float]) -> dict[str, object]:
-        """Return `sampling` for all launches; set the counter that a sample cannot give to NaN."""
+        """Return `sampling` for all launches; set ``launch_sectors`` to NaN."""
         rows = (row.split("\t") for row in self._rows["sample"])
         blocks, sampled, variances_of_launches = zip(*rows, strict=True)
         total = sum(map(int, blocks))
@@ -140,13 +142,13 @@ class Trace:
         return {"blocks": total, "sampled": total_sampled, "errors": errors}
 
     def _places(self, addresses: list[str]) -> dict[str, Place]:
-        """Return file and line of code addresses, each as in the report; ("", 0) if not known."""
+        """Return file and line of each code address in the report; ("", 0) if they are not known."""
         places = source_lines(self._library, self._base, [int(a, 16) for a in addresses])
         return {a: places.get(int(a, 16)) or ("", 0) for a in addresses}
 
     @cached_property
     def lines(self) -> list[dict[str, object]]:
-        """Return the traffic by source line, space and kind, as `SimLaunch.lines` describes it."""
+        """Return the memory traffic by source line, space and kind; see `SimLaunch.lines`."""
         sites = [row.split("\t") for row in self._rows["site"]]
         places = self._places([address for address, *_ in sites])
         rows: dict[tuple, dict[str, object]] = {}
@@ -169,9 +171,10 @@ class Trace:
 
     @cached_property
     def stored(self) -> list[tuple[int, str, int]]:
-        """Return which line stored the words of a small y last.
+        """Return which source line stored each word of a small y last.
 
-        Each tuple is a 4-byte word, and the file and line that stored it and the words after it.
+        Each tuple has a word's number, and the file and line that stored it and the words after
+        it, up to the word of the next tuple. A word has 4 bytes.
         """
         rows = [row.split("\t") for row in self._rows["stored"]]
         places = self._places([address for _, address in rows])
@@ -179,10 +182,11 @@ class Trace:
 
     @cached_property
     def reaches(self) -> list[dict[str, object]]:
-        """Return what each block of a sampled run accessed of each array.
+        """Return the range that each block of a sampled run accessed in each array.
 
-        Each has ``launch`` (from 0), ``block`` (its number, x fastest), ``array``, the first byte
-        ("low"), the one after the last ("high"), and how many ``sectors``. Empty if all blocks ran.
+        Each dict has ``launch`` (from 0), ``block`` (its number; x varies fastest), ``array``, the
+        first byte (``low``), the byte after the last (``high``), and the number of ``sectors``.
+        Empty if all blocks ran.
         """
         rows = (row.split("\t") for row in self._rows["reach"])
         return [
@@ -201,9 +205,9 @@ class Trace:
     def accesses(self) -> list[dict[str, object]]:
         """Return the recorded requests of a warp, in their order.
 
-        Each has ``launch`` (from 0), ``file``, ``line``, ``space``, ``kind``, ``array``,
-        ``element`` (bytes of an element; None: unknown), ``bytes`` (of each lane), and ``lanes``:
-        a dict from the lane to its byte.
+        Each dict has ``launch`` (from 0), ``file``, ``line``, ``space``, ``kind``, ``array``,
+        ``element`` (bytes of an element; None if unknown), ``bytes`` (of each lane's access), and
+        ``lanes``: a dict from each lane to its byte in the array.
         """
         rows = [row.split("\t") for row in self._rows["access"]]
         places = self._places([row[1] for row in rows])
@@ -228,7 +232,7 @@ class Trace:
 
     @cached_property
     def flops(self) -> float | None:
-        """Return the floating-point operations that ran, as `SimLaunch.flops` describes them."""
+        """Return the floating-point operations that were executed; see `SimLaunch.flops`."""
         if not self._steps:
             return None
         operations = count_operations(self._library, self._steps)
@@ -238,10 +242,10 @@ class Trace:
 
     @cached_property
     def executed(self) -> dict[str, dict[int, int]]:
-        """Return how often threads came to each line that begins a basic block, by the file's name.
+        """Return how often threads executed each line that begins a basic block, by file name.
 
-        A line may have several blocks, such as a loop's first test and its step: the largest
-        counts.
+        A line may have several basic blocks, such as a loop's first test and its step. The largest
+        count is returned.
         """
         counts = {self._base + 4 * step + 1: count for step, count in self._steps}
         lines_by_file: dict[str, dict[int, int]] = defaultdict(dict)

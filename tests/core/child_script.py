@@ -1,4 +1,4 @@
-"""What test_child.py has a child do: each request is a few words."""
+"""The script of the child in test_child.py; each request is a few words."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def serve(server, *arguments):
 
 
 def detach(path: str) -> None:
-    """Leave a process that is in another session, whose parent has ended."""
+    """Leave a process in another session, after the end of its parent."""
     ready, go = os.pipe()
     if os.fork() == 0:
         os.setsid()

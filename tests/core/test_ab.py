@@ -281,7 +281,7 @@ def test_the_clock_and_its_throttle_reasons_come_from_nvml(monkeypatch):
         known.note()
         return known.missing, known.take()
 
-    assert read(nvml) == ("", [clock.Reading(1980, ("power cap", "heat, by hardware"))])
+    assert read(nvml) == ("", [clock.Reading(1980, ("power cap", "hardware thermal slowdown"))])
     assert asked == ["GPU-12ab"] and read(nvml, "cpu") == ("no GPU", [])
     setattr(nvml, reads, refuses)
     for module, why in ((nvml, "Insufficient Permissions"), (None, "not installed")):

@@ -63,14 +63,14 @@ def test_every_key_is_optional(text):
     assert parse_header(text, "a/mine.cu") == Header(title="mine")
 
 
-def test_what_its_epilogue_lacks_is_declined():
+def test_a_missing_epilogue_is_unsupported():
     fused = dataclasses.replace(PROBLEM, bias=True, relu=True)
-    lacking = {"none": "adds no bias", "relu": "adds no bias", "bias": "a ReLU: say `// epilogue"}
-    for said, why in lacking.items():
-        header = parse_header(f"// epilogue: {said}\n", "mine.cu")
+    reasons = {"none": "has no bias", "relu": "has no bias", "bias": "write `// epilogue"}
+    for steps, why in reasons.items():
+        header = parse_header(f"// epilogue: {steps}\n", "mine.cu")
         assert why in header.unsupported(fused, 90, 1 << 16)
         assert header.unsupported(PROBLEM, 90, 1 << 16) is None
-    assert "a ReLU" in Header("mine").unsupported(fused, 90, 1 << 16)
+    assert "has no relu" in Header("mine").unsupported(fused, 90, 1 << 16)
     assert Header("mine", epilogue=("bias", "relu")).unsupported(fused, 90, 1 << 16) is None
 
 
@@ -130,14 +130,17 @@ def test_requirement(requirement, met):
     header = parse_header(f"// supports: {requirement}", "k.cu")
     reason = header.unsupported(PROBLEM, sm=80, smem=1000)
     assert (reason is None) == met
-    assert met or reason.startswith(f"by its header's `supports:` {requirement} (here ")
+    assert met or reason.startswith(f"its header's `supports:` requires {requirement} (here ")
 
 
 def test_the_first_unmet_requirement_is_named_with_its_values():
     header = parse_header("// supports: R == 3, S == 5, sm >= 90", "k.cu")
-    assert header.unsupported(PROBLEM, 80, 0) == "by its header's `supports:` S == 5 (here S = 3)"
+    assert (
+        header.unsupported(PROBLEM, 80, 0)
+        == "its header's `supports:` requires S == 5 (here S = 3)"
+    )
     header = parse_header("// title: T\n// supports: R % pad_h == 0", "k.cu")
-    with pytest.raises(CatalogError, match="modulo by zero.; rewrite it"):  # the header's fault
+    with pytest.raises(CatalogError, match="modulo by zero.; rewrite it"):  # the header is invalid
         header.unsupported(PROBLEM, 80, 0)
 
 
@@ -192,14 +195,17 @@ def test_find_by_name_prefix_and_path(kernels, monkeypatch):
     "name, message",
     [
         ("01_dirct", "no kernel is named '01_dirct'; did you mean 01_direct"),
-        ("zzz", "there are 01_direct, 02_im2col_gemm, 02_im2col_own, cudnn:fp32, .* and [0-9]+ more"),
+        (
+            "zzz",
+            "there are 01_direct, 02_im2col_gemm, 02_im2col_own, cudnn:fp32, .* and [0-9]+ more",
+        ),
         (None, "kernel must be a name or a path, not None"),
         (b"01_direct", "kernel must be a name or a path"),
         ("x" * 5000, "no kernel is named"),
         ("~nobody/x", "there is no file ~nobody/x"),
         ("a\0b", "kernel must be a name or a path"),
         ("", "no kernel is named ''"),
-        ("02", "fits more than one kernel: 02_im2col_gemm, 02_im2col_own; write one of them out"),
+        ("02", "matches several kernels: 02_im2col_gemm, 02_im2col_own; write one of them out"),
         ("01_dirct.cu", r"no file 01_dirct.cu; did you mean .*kernels/01_direct\.cu"),
         ("kernels/01_dirct.cu", r"did you mean .*01_direct\.cu"),
         ("/nowhere/zzzzzz.cu", r"no file /nowhere/zzzzzz\.cu; there are 01_direct"),
@@ -242,7 +248,7 @@ def test_kernels_of_the_working_directory_go_first(kernels, tmp_path, monkeypatc
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
-    """Of an encoding, and a mark before the text, see test_errors.py."""
+    """test_errors.py tests encodings and a byte order mark."""
     with pytest.raises(CatalogError, match="cannot read .*Is a directory"):
         read(tmp_path)
 

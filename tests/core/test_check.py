@@ -244,7 +244,7 @@ def test_crash_is_a_launch_error():
     def crashes(launch, y):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
 
-    with pytest.raises(LaunchError, match="90_fake failed while it ran.*start Python anew"):
+    with pytest.raises(LaunchError, match="90_fake failed while it ran.*restart Python"):
         check(Fake(crashes), PLAIN)
 
 

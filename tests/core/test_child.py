@@ -1,4 +1,4 @@
-"""The one process that may die: it answers, or says how it ended, and leaves nothing."""
+"""A child process that may crash: it replies or reports how it ended, and leaves no process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SCRIPT = Path(__file__).with_name("child_script.py")
 
 @pytest.fixture
 def process():
-    made = child.Child(SCRIPT, "a", "b", options=["-I", "-S"])
-    yield made
-    made.stop()
+    process = child.Child(SCRIPT, "a", "b", options=["-I", "-S"])
+    yield process
+    process.stop()
 
 
 def ask(process: child.Child, words: str, limit: float | None = 20.0) -> tuple[int, str]:
@@ -30,7 +30,7 @@ def ask(process: child.Child, words: str, limit: float | None = 20.0) -> tuple[i
     return int(pid), rest
 
 
-def test_answers_come_from_one_process_that_stays(process):
+def test_one_process_replies_to_all_requests(process):
     assert ask(process, "arguments")[1] == "a b"
     first = ask(process, "x one")
     assert first[1] == "one" and first[0] != os.getpid()
@@ -46,7 +46,7 @@ def test_answers_come_from_one_process_that_stays(process):
         ("die SIGKILL", -signal.SIGKILL, "SIGKILL, sent from outside"),
     ],
 )
-def test_how_it_ended_is_told_and_the_next_request_finds_another(process, words, status, text):
+def test_its_end_is_reported_and_the_next_request_starts_another(process, words, status, text):
     with pytest.raises(child.Died, match=text) as caught:
         ask(process, words)
     assert caught.value.status == status and caught.value.begun
@@ -62,7 +62,7 @@ def test_time_limit_counts_from_the_beginning(process):
 
 
 @pytest.mark.parametrize("words", ["sleep 1000", "slow-start 1000"])
-def test_one_that_does_not_look_at_its_socket_is_killed(process, words, monkeypatch):
+def test_a_process_that_ignores_its_socket_is_killed(process, words, monkeypatch):
     pid, _ = ask(process, "x")
     for limit in ("START_LIMIT", "STOP_LIMIT"):
         monkeypatch.setattr(child, limit, 0.2)
@@ -71,7 +71,7 @@ def test_one_that_does_not_look_at_its_socket_is_killed(process, words, monkeypa
     assert caught.value.begun == (words == "sleep 1000") and ended(pid, 0)
 
 
-def test_a_keeper_that_cannot_act_is_killed_with_what_it_keeps(process, monkeypatch):
+def test_a_stopped_keeper_is_killed_with_its_child(process, monkeypatch):
     pid, _ = ask(process, "x")
     monkeypatch.setattr(child, "STOP_LIMIT", 0.2)
     os.kill(process._process.pid, signal.SIGSTOP)
@@ -79,8 +79,8 @@ def test_a_keeper_that_cannot_act_is_killed_with_what_it_keeps(process, monkeypa
     assert ended(pid)
 
 
-def test_a_copy_of_its_socket_does_not_keep_it(process):
-    """Such as a process has that was forked in the midst of things."""
+def test_a_copy_of_its_socket_does_not_keep_it_alive(process):
+    """A process that was forked in between may have such a copy."""
     pid, _ = ask(process, "x")
     copy = os.dup(process._connection.fileno())
     started = time.monotonic()
@@ -96,18 +96,18 @@ def test_what_it_prints_appears_here(process, capsys):
     assert process.printed == ""
 
 
-def test_stray_writes_meet_nothing(process):
+def test_stray_writes_do_not_reach_the_socket(process):
     pid, _ = ask(process, "scribble")
     assert ask(process, "x y") == (pid, "y")
 
 
-def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(process):
+def test_a_late_reply_is_not_the_next_request_s(process):
     assert process.ask(b"twice", 20.0) == b"one"
     assert ask(process, "x y")[1] == "y"
 
 
 @pytest.mark.parametrize("crash", ["", " crash"], ids=["stopped", "crashed"])
-def test_what_detached_ends_with_it(tmp_path, crash):
+def test_a_detached_process_ends_with_it(tmp_path, crash):
     process = child.Child(SCRIPT, options=["-I", "-S"])
     try:
         ask(process, f"daemon {tmp_path}/pid{crash}")
@@ -117,13 +117,13 @@ def test_what_detached_ends_with_it(tmp_path, crash):
     assert ended(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_one_killed_between_requests_is_replaced(process):
+def test_a_process_killed_between_requests_is_replaced(process):
     pid, _ = ask(process, "x")
     os.kill(pid, signal.SIGKILL)
     assert ask(process, "x")[0] != pid
 
 
-def test_it_is_not_a_forks(process):
+def test_a_fork_does_not_share_it(process):
     pid, _ = ask(process, "x")
     fork = os.fork()
     if fork == 0:
@@ -145,7 +145,7 @@ def test_it_outlives_the_thread_that_started_it(process):
 
 
 def test_it_inherits_no_descriptor(process, tmp_path):
-    ask(process, "x")  # started before
+    ask(process, "x")
     process.stop()
     with open(tmp_path / "file", "w") as file:
         os.set_inheritable(file.fileno(), True)

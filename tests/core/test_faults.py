@@ -1,4 +1,4 @@
-"""The page about faults, and the table that messages use, say the same."""
+"""The page about faults and the table of the messages have the same texts."""
 
 import re
 from pathlib import Path
@@ -21,8 +21,8 @@ def test_the_table_has_the_headings_of_the_page():
 def test_the_page_says_what_a_kind_is_and_what_to_do(kind):
     """The page's first sentence on a kind, and its line "Next", are those of the table."""
     pattern = rf"^## {kind}\n(.+?)\.\s.*?^Next: (.+?)\.?\n(\n|\Z)"
-    found = re.search(pattern, PAGE, re.M | re.S)
-    meaning, advice = (" ".join(found[group].split()) for group in (1, 2))
+    entry = re.search(pattern, PAGE, re.M | re.S)
+    meaning, advice = (" ".join(entry[group].split()) for group in (1, 2))
     assert FAULTS[kind] == (meaning[0].lower() + meaning[1:], advice)
     for text in FAULTS[kind]:
         assert 2 < len(text.split()) < 40

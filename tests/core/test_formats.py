@@ -1,4 +1,4 @@
-"""What a header may say of tensors and of an architecture: how it is read, and what follows."""
+"""The header's keys `tensors` and `arch`: how they are read, and what they exclude."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PROBLEM = Problem(2, 3, 5, 7, 3, 1, 1)
         ("sm_120a", {120}),
     ],
 )
-def test_an_architecture_is_declined_elsewhere(arch: str, runs_on: set[int]) -> None:
+def test_an_architecture_is_unsupported_elsewhere(arch: str, runs_on: set[int]) -> None:
     header = parse_header(f"// arch: {arch}\n", "a.cu")
     for sm in (75, 80, 86, 90, 100, 103, 120):
         reason = header.unsupported(PROBLEM, sm, 0)
         assert (reason is None) == (sm in runs_on or (arch == "sm_80" and sm >= 80)), sm
-        assert reason is None or reason == f"by its header's `arch:` {arch} (here sm_{sm})"
+        assert reason is None or reason == f"its header's `arch:` requires {arch} (here sm_{sm})"
 
 
 HALF = "x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32 K"

@@ -1,4 +1,4 @@
-"""Ctrl-C in a process that lives on: it ends what is at work, and is raised where nothing is."""
+"""Ctrl-C in a process that continues: it ends the work, and raises KeyboardInterrupt after it."""
 
 import os
 import signal
@@ -13,11 +13,11 @@ from convlab.core.machine import child, interrupt
 
 
 def ctrl_c() -> None:
-    """Send SIGINT to this thread, the main one, so that its handler runs before this returns."""
+    """Send SIGINT to this thread, the main one; its handler runs before this returns."""
     signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_is_raised_when_the_block_is_left() -> None:
+def test_ctrl_c_is_raised_at_the_end_of_the_block() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), interrupt.held():
         ctrl_c()
@@ -25,7 +25,7 @@ def test_ctrl_c_is_raised_when_the_block_is_left() -> None:
     assert done == ["the rest of the block"]
 
 
-def test_of_blocks_within_blocks_the_outermost_raises() -> None:
+def test_the_outermost_of_nested_blocks_raises() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), interrupt.held():
         with interrupt.held():
@@ -34,7 +34,7 @@ def test_of_blocks_within_blocks_the_outermost_raises() -> None:
     assert done == ["after the inner block"]
 
 
-def test_what_is_at_work_is_ended_in_all_threads() -> None:
+def test_work_in_all_threads_is_ended() -> None:
     outcomes = []
 
     def wait() -> None:
@@ -59,7 +59,7 @@ def test_what_is_at_work_is_ended_in_all_threads() -> None:
     assert sorted(outcomes, key=str) == ["KeyboardInterrupt"] * 3 + [True] * 3
 
 
-def test_what_begins_later_is_ended_at_once() -> None:
+def test_work_that_begins_later_is_ended_at_once() -> None:
     ended = []
     with pytest.raises(KeyboardInterrupt), interrupt.held():
         ctrl_c()
@@ -68,21 +68,21 @@ def test_what_begins_later_is_ended_at_once() -> None:
     assert ended == [True]
 
 
-def test_an_error_that_it_causes_is_not_seen() -> None:
+def test_an_error_that_it_causes_is_hidden() -> None:
     with pytest.raises(KeyboardInterrupt) as caught, interrupt.held():
         ctrl_c()
         raise RuntimeError("the compiler died")
     assert caught.value.__suppress_context__
 
 
-def test_the_next_block_knows_nothing_of_it() -> None:
+def test_the_next_block_is_not_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt), interrupt.held():
         ctrl_c()
     with interrupt.held(), interrupt.at_work(print):
         pass
 
 
-def test_who_insists_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupt, "_PATIENCE", 0.0)
     done = []
     with pytest.raises(KeyboardInterrupt), interrupt.held():
@@ -95,19 +95,19 @@ def test_who_insists_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_the_users_is_back_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = []
-    before = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
+def test_the_users_handler_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    before = signal.signal(signal.SIGINT, lambda *_: calls.append(True))
     try:
         with interrupt.held():
             pass
         ctrl_c()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert heard == [True]
+    assert calls == [True]
 
 
-def test_where_it_is_ignored_it_stays_so() -> None:
+def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with interrupt.held():
@@ -116,21 +116,21 @@ def test_where_it_is_ignored_it_stays_so() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_in_another_thread_a_block_changes_nothing() -> None:
-    found = []
+def test_a_block_in_another_thread_has_no_effect() -> None:
+    handlers = []
 
     def look() -> None:
         with interrupt.held():
-            found.append(signal.getsignal(signal.SIGINT))
+            handlers.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    assert found == [signal.default_int_handler]
+    assert handlers == [signal.default_int_handler]
 
 
-def test_a_program_is_ended_with_all_that_it_started() -> None:
-    seconds = f"{time.time_ns()}"  # of sleep: a number that no other process is given
+def test_a_program_is_ended_with_its_descendants() -> None:
+    seconds = f"{time.time_ns()}"  # the argument of sleep; no other process has this number
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt), interrupt.held():

@@ -400,7 +400,7 @@ def test_a_gpu_lost_while_measuring_is_told(gpu):
 
     result = gpu(lost)
     assert list(result.frame.correct) == [False, False] and result.frame.time_ms.isna().all()
-    assert "start Python anew" in result.failures[0] and "FAILED" in str(result)
+    assert "restart Python" in result.failures[0] and "FAILED" in str(result)
     assert "with_prepare_ms" not in result.frame and list(result.frame.samples) == [0, 0]
 
 

@@ -1,4 +1,4 @@
-"""Where tools and builds are looked for, on machines unlike this one."""
+"""Finding tools and the cache folder, on machines that differ from this one."""
 
 import os
 import shutil
@@ -14,25 +14,25 @@ from convlab.core.machine import toolchain
 
 pytestmark = pytest.mark.pure
 
-REMEMBERED = ("cuda", "link_dir", "version", "_private")
+CACHED = ("cuda", "link_dir", "version", "_private")
 
 
 @pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """What is looked for once is looked for anew, before and after."""
+    """Clear the cached results of the toolchain, before and after the test."""
 
-    def forget() -> None:
-        for name in REMEMBERED:
+    def clear() -> None:
+        for name in CACHED:
             getattr(toolchain, name).cache_clear()
 
-    forget()
+    clear()
     yield monkeypatch
     monkeypatch.undo()
-    forget()
+    clear()
 
 
 def toolkit(home: Path, release: int) -> Path:
-    """A folder that looks like a CUDA toolkit."""
+    """Create a folder that looks like a CUDA toolkit."""
     for folder in ("bin", "include", "lib64"):
         (home / folder).mkdir(parents=True)
     (home / "bin" / "nvcc").write_text("#!/bin/sh\n")
@@ -71,12 +71,12 @@ def test_nvcc_is_of_torchs_major_release(
         ((13, 0), ["pip install -r requirements.txt"]),
     ],
 )
-def test_a_toolkit_that_does_not_fit_is_told(
+def test_a_toolkit_that_does_not_match_is_reported(
     anew: pytest.MonkeyPatch, tmp_path: Path, wanted: tuple[int, int], advice: list[str]
 ) -> None:
-    there = [toolchain.Cuda(toolkit(tmp_path, 13000))] if wanted[0] == 12 else []
+    installed = [toolchain.Cuda(toolkit(tmp_path, 13000))] if wanted[0] == 12 else []
     anew.setattr(toolchain, "torch_cuda", lambda: wanted)
-    anew.setattr(toolchain, "toolkits", lambda: iter(there))
+    anew.setattr(toolchain, "toolkits", lambda: iter(installed))
     with pytest.raises(BuildError) as raised:
         toolchain.require_cuda()
     for text in [*advice, "CUDA_HOME", 'engine="sim"']:
@@ -87,7 +87,7 @@ def test_a_toolkit_that_does_not_fit_is_told(
 
 
 def test_links_made_by_many_at_once(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Threads, as in a first parallel build; a process has links of its own."""
+    """Many threads ask at once, as in a first parallel build; each process has its own links."""
     home = toolkit(tmp_path / "cuda", 13000)
     anew.setenv("CUDA_HOME", str(home))
     anew.setattr(toolchain, "torch_cuda", lambda: (13, 0))
@@ -100,30 +100,30 @@ def test_links_made_by_many_at_once(anew: pytest.MonkeyPatch, tmp_path: Path) ->
         }
 
 
-# ---- where builds are kept --------------------------------------------------------------------
+# ---- the cache folder -------------------------------------------------------------------------
 
 
-def kept(monkeypatch: pytest.MonkeyPatch, asked: Path | str) -> tuple[Path, str]:
-    """The folder that is used when this one is asked for, and the warning."""
-    monkeypatch.setenv("CONVLAB_CACHE", str(asked))
+def cache_for(monkeypatch: pytest.MonkeyPatch, chosen: Path | str) -> tuple[Path, str]:
+    """Return the folder that is used when the user chooses this one, and the warning."""
+    monkeypatch.setenv("CONVLAB_CACHE", str(chosen))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         folder = toolchain.cache_dir()
-    return folder, "".join(str(one.message) for one in caught)
+    return folder, "".join(str(warning.message) for warning in caught)
 
 
-def test_the_folder_asked_for(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_chosen_folder(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("here", "a b", "it's", "(x)", "ü", "deep/er"):
-        assert kept(anew, tmp_path / name) == (tmp_path / name, "")
-        assert (tmp_path / name).stat().st_mode & 0o077 == 0  # its owner's alone
+        assert cache_for(anew, tmp_path / name) == (tmp_path / name, "")
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0  # only for its owner
 
 
-def test_neither_asked_for_nor_at_home(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_chosen_folder_and_no_home(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("CONVLAB_CACHE", "XDG_CACHE_HOME"):
         anew.delenv(name, raising=False)
     anew.setenv("HOME", str(tmp_path))
     assert toolchain.cache_dir() == tmp_path / ".cache" / "convlab"
-    anew.setenv("CONVLAB_CACHE", "")  # empty is unset
+    anew.setenv("CONVLAB_CACHE", "")  # empty counts as unset
     assert toolchain.cache_dir() == tmp_path / ".cache" / "convlab"
 
     def unknown(path: Path) -> Path:
@@ -136,29 +136,30 @@ def test_neither_asked_for_nor_at_home(anew: pytest.MonkeyPatch, tmp_path: Path)
     shutil.rmtree(folder)
 
 
-UNUSABLE = {  # what is done to the folder asked for, and why it is not used then
-    "is a file": lambda asked, patch: asked.touch(),
-    "lies below one": lambda asked, patch: asked.parent.touch(),
-    "written by others": lambda asked, patch: asked.chmod(0o777),
-    "another user": lambda asked, patch: patch.setattr(os, "geteuid", lambda: -1),
-    "cannot be written": lambda asked, patch: patch.setattr(os, "access", lambda *_: False),
-    "cannot be made": None,
+# The reason why a folder is not used, and what makes it unusable.
+UNUSABLE = {
+    "is a file, or": lambda chosen, patch: chosen.touch(),
+    "is inside a file": lambda chosen, patch: chosen.parent.touch(),
+    "is writable by other users": lambda chosen, patch: chosen.chmod(0o777),
+    "belongs to another user": lambda chosen, patch: patch.setattr(os, "geteuid", lambda: -1),
+    "is not writable": lambda chosen, patch: patch.setattr(os, "access", lambda *_: False),
+    "cannot be created": None,
 }
 
 
 @pytest.mark.parametrize("reason", UNUSABLE)
-def test_what_cannot_be_used(anew: pytest.MonkeyPatch, tmp_path: Path, reason: str) -> None:
-    """Another folder is used, private, the same from then on, and the warning names the variable."""
-    asked = tmp_path / "above" / "asked" if UNUSABLE[reason] else Path("/proc/convlab")
-    if reason != "lies below one":
-        asked.parent.mkdir(exist_ok=True)
-    if reason in ("written by others", "another user", "cannot be written"):
-        asked.mkdir(mode=0o700)
+def test_an_unusable_folder(anew: pytest.MonkeyPatch, tmp_path: Path, reason: str) -> None:
+    """A private folder replaces it from then on, and the warning names the variable."""
+    chosen = tmp_path / "above" / "chosen" if UNUSABLE[reason] else Path("/proc/convlab")
+    if reason != "is inside a file":
+        chosen.parent.mkdir(exist_ok=True)
+    if reason in ("is writable by other users", "belongs to another user", "is not writable"):
+        chosen.mkdir(mode=0o700)
     if UNUSABLE[reason]:
-        UNUSABLE[reason](asked, anew)
-    folder, told = kept(anew, asked)
-    assert folder != asked and folder.stat().st_mode & 0o077 == 0
-    assert reason in told and str(asked) in told and "CONVLAB_CACHE" in told
+        UNUSABLE[reason](chosen, anew)
+    folder, warning = cache_for(anew, chosen)
+    assert folder != chosen and folder.stat().st_mode & 0o077 == 0
+    assert reason in warning and str(chosen) in warning and "CONVLAB_CACHE" in warning
     anew.undo()
     anew.setenv("CONVLAB_CACHE", str(folder))
     assert toolchain.cache_dir() == folder

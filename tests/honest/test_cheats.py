@@ -35,7 +35,7 @@ def test_cheat_is_caught(cheat):
 def test_page_names_every_cheat():
     page = cheats.PAGE.read_text()
     missing = [cheat.name for cheat in CHEATS if f"| {cheat.name} |" not in page]
-    assert not missing and "ESCAPED" not in page and len(CHEATS) >= 25
+    assert not missing and "NOT FOUND" not in page and len(CHEATS) >= 25
 
 
 def baseline(problem, name="torch:cpu"):

@@ -1,9 +1,10 @@
-"""The bars that were set for the tensor cores before the rungs were written: reached or missed, and why.
+"""Compare the rungs on tensor cores with the goals that were set before they were written.
 
-    python -m tests.instruments.bars [--write FILE]
+    python -m tests.instruments.bars [--write tests/instruments/bars.md]
 
-On a Hopper GPU with ncu, some three minutes. A bar is a multiple of cuDNN's speed in the same class, on NCHW;
-for halves on the better of its layouts. Of the quickest right rung of each, what the hardware counted.
+A goal is a multiple of cuDNN's speed in the same precision class: on NCHW, and in bf16 on the faster of NCHW
+and channels_last. The page shows the fastest correct rung for each goal, and its hardware counters. Needs a
+Hopper GPU and ncu, and takes about three minutes.
 """
 
 import argparse
@@ -26,12 +27,14 @@ from convlab.profile import ncu
 from tests.instruments import roles
 from tests.instruments.pages import laid, write_between
 
-_SECONDS = 0.5  # measured of a kernel on a problem
+# Seconds of measurement for a kernel on a problem.
+_SECONDS = 0.5
 _TF32 = ("11_wgmma_tf32", "12_wgmma_vector_reads")
 _STEM = ("14_stem_tf32",)
 _FP32 = ("13_wgmma_3xtf32",)
 _BF16 = ("15_wgmma_bf16",)
-COUNTERS = {  # the column's name, and what ncu calls it: % of the most that the GPU can
+# A column's name, and ncu's metric: percent of the GPU's peak.
+COUNTERS = {
     "tensor cores": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "shared memory": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
     "of it wgmma": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.avg.pct_of_peak_sustained_elapsed",
@@ -43,7 +46,7 @@ COUNTERS = {  # the column's name, and what ncu calls it: % of the most that the
 
 @dataclass(frozen=True)
 class Bar:
-    """So many times as fast as cuDNN on a problem; the rungs that it was set for."""
+    """A goal: at least `least` times as fast as cuDNN on a problem, with one of the rungs."""
 
     label: str
     problem: str
@@ -71,7 +74,7 @@ BARS = (
 
 
 def measured() -> Iterator[dict[str, Any]]:
-    """Yield each bar's row: the quickest right rung, beside cuDNN in both layouts."""
+    """Yield a row for each goal: the fastest correct rung, and cuDNN in both layouts."""
     for bar in BARS:
         cudnn = f"cudnn:{bar.precision}"
         found = compare(
@@ -84,7 +87,9 @@ def measured() -> Iterator[dict[str, Any]]:
             progress=False,
         )
         rows = found.frame.set_index("kernel")
-        own = rows.loc[[name for name in bar.rungs if rows["correct"][name]]].dropna(subset="time_ms")
+        own = rows.loc[[name for name in bar.rungs if rows["correct"][name]]].dropna(
+            subset="time_ms"
+        )
         rung = own["time_ms"].idxmin()
         ms = own["time_ms"].min()
         both = rows["time_ms"][cudnn], rows["time_ms"][f"{cudnn}:channels_last"]
@@ -98,18 +103,19 @@ def measured() -> Iterator[dict[str, Any]]:
             "cuDNN": short(both[0]),
             "channels_last": short(both[1]),
             "times": f"{times:.2f}",
-            "asked": f"{bar.least:.1f}",
+            "goal": f"{bar.least:.1f}",
             "": "reached" if times >= bar.least else "missed",
         }
 
 
 def counted(rungs: list[str], posed: list[Problem]) -> Iterator[dict[str, Any]]:
-    """Yield what ncu counts of each rung on its problem, in its one large launch."""
+    """Yield the counters of each rung on its problem, for its longest launch."""
     calls = [(load(rung, engine="cuda"), each) for rung, each in zip(rungs, posed, strict=True)]
     known = ("dram_read_bytes", "dram_write_bytes", "nanoseconds")
     metrics = COUNTERS | {name: ncu.METRICS[name] for name in known}
     for frame in ncu.profile_each(calls, metrics):
-        if frame.empty:  # it failed under ncu, which told why
+        # It failed under ncu, and the reason was reported.
+        if frame.empty:
             yield dict.fromkeys(f"{name} %" for name in COUNTERS)
             continue
         row = frame.loc[frame["nanoseconds"].idxmax()]
@@ -120,16 +126,16 @@ def counted(rungs: list[str], posed: list[Problem]) -> Iterator[dict[str, Any]]:
         }
 
 
-def told(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield rows, and print each: minutes are lost where a later part fails."""
+def printed(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Print each row and yield it, so that a later failure does not lose minutes of work."""
     for row in rows:
         print(row, file=sys.stderr, flush=True)
         yield row
 
 
 def page() -> str:
-    """The bars, the counters of all, and what the warps wait for."""
-    bars = pd.DataFrame(told(measured()))
+    """Return the page's tables: the goals, the counters, and what the warps wait for."""
+    bars = pd.DataFrame(printed(measured()))
     posed = [problem(bar.problem) for bar in BARS]
     named = bars[["problem", "class", "rung"]]
     counters = named.join(pd.DataFrame(counted(list(bars["rung"]), posed)))
@@ -141,15 +147,15 @@ def page() -> str:
     made = f"{describe()}; {datetime.date.today()}, by `python -m {__spec__.name}`."
     return "\n".join(
         [
-            "Median times in ms, the L2 cold; inputs NCHW, and already channels_last.",
+            "Median times in ms with a cold L2. `times`: times as fast as cuDNN; `goal`: the least that was wanted.",
             "",
             laid(bars),
             "",
-            "What the hardware counted: shares of the most that it can, over the whole launch.",
+            "Hardware counters, in percent of the GPU's peak over the whole launch.",
             "",
             laid(counters),
             "",
-            "Cycles of a tile, of a consumer's warp and of a loader's.",
+            "Clock cycles per tile: of a consumer's warp, and, in the last column, of a loader's warp.",
             "",
             laid(pd.DataFrame(waits)),
             "",
@@ -159,10 +165,13 @@ def page() -> str:
 
 
 def main() -> None:
-    """Measure, count, print or write."""
+    """Measure, count, print, and write the page if a file is named."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--write", type=Path, metavar="FILE", help="between the markers of this file"
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write the tables between the markers of this page",
     )
     asked = parser.parse_args()
     text = page()

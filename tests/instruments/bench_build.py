@@ -1,8 +1,8 @@
-"""How long a build takes: convlab's, cold, edited and cached, next to plain load_inline.
+"""Measure how long builds take: the first one, one after an edit, cached ones, and plain load_inline.
 
-    python -m tests.instruments.bench_build [--engine auto|cuda|sim] [--write README.md]
+    python -m tests.instruments.bench_build [--engine auto|cuda|sim] [--write PAGE]
 
-The table goes between the file's markers "build".
+``--write`` puts the table between the markers "build" of a page.
 """
 
 import argparse
@@ -32,7 +32,7 @@ __global__ void copy(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]
 
 
 def bench_build(engine: str = "auto") -> pd.DataFrame:
-    """Measure builds in one run: convlab's, cold, edited and cached, next to plain load_inline.
+    """Measure builds of convlab in one run, and one by plain load_inline.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def bench_build(engine: str = "auto") -> pd.DataFrame:
             library.runtime()
         kernel = load(path, engine=engine)
         x, w = (torch.ones(1, 1, 4, 4, device=kernel.device) for _ in "xw")
-        # imports torch's builder and, on a GPU, starts the worker in which new builds are tried
+        # This imports torch's builder. On a GPU it starts the worker process that tries new builds.
         timed(f"{engine}: first call of a session", lambda: kernel(x, w))
         path.write_text(text + f"\n// edited {time.time_ns()}\n")
         timed(f"{engine}: edited .cu to its first result", lambda: kernel(x, w))
@@ -103,7 +103,7 @@ def _plain_load_inline(folder: Path, engine: str) -> None:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """What `bench_build` measured as a Markdown table, with the machine and the date."""
+    """Return the times as a Markdown table, with the machine and the date."""
     lines = ["| build | seconds |", "|---|---|"]
     lines += [f"| {row.what} | {row.seconds:.3f} |" for row in frame.itertuples()]
     cores = len(os.sched_getaffinity(0))
@@ -113,13 +113,14 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print, and write the table if a page is named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     parser.add_argument("--write", metavar="FILE", type=Path)
     given = parser.parse_args()
     if given.write is not None:
-        pages.between(given.write, "build")  # told now, not after the work
+        # A page without markers fails now, not after the work.
+        pages.between(given.write, "build")
     frame = bench_build(given.engine)
     print(frame.to_string(index=False, formatters={"seconds": "{:.3f}".format}))
     if given.write is not None:

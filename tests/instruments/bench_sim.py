@@ -1,9 +1,10 @@
-"""How fast is the simulator? Against a plain compiled loop nest, in one run, as a Markdown table.
+"""Measure the simulator's speed, next to a plain compiled loop nest.
 
     python -m tests.instruments.bench_sim [PROBLEM] [--write convlab/sim/HOW_IT_WORKS.md]
 
-Columns: the loop nest alone on one core (g++ -O2); each rung without hooks (``trace=False``); with
-all counters and diagnostics; the factor from the loop nest to that; and the kernel's build.
+Prints a Markdown table. For each rung it has the seconds without counters and checks (``trace=False``), the
+seconds with them, how many times the loop nest's time that is, and the seconds of the build. The loop nest
+runs on one core, compiled by g++ -O2.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from convlab.core.correctness import reference
 from convlab.sim import library
 from tests.instruments import pages
 
-PROBLEM = "N=1,C=16,H=66,W=66,K=32,R=3,S=3"  # 18.9 million multiply-adds
+# 18.9 million multiply-adds.
+PROBLEM = "N=1,C=16,H=66,W=66,K=32,R=3,S=3"
 RUNGS = ("01_direct", "02_im2col_gemm", "03_smem_tile")
 REPEATS = 5
 LOOPS = """
@@ -49,7 +51,7 @@ extern "C" void loops(const float* x, const float* w, float* y, int N, int C, in
 
 
 def best(run: Callable[[], object]) -> float:
-    """The shortest of several runs, in seconds."""
+    """Return the time of the fastest of several runs, in seconds."""
     times = []
     for _ in range(REPEATS):
         started = time.perf_counter()
@@ -59,7 +61,7 @@ def best(run: Callable[[], object]) -> float:
 
 
 def loops(problem: convlab.Problem) -> float:
-    """Seconds of the loop nest for a problem without padding, stride, dilation and groups."""
+    """Return the loop nest's seconds; the problem has no padding, stride, dilation or groups."""
     x, w, *_ = reference.inputs(problem, 0, "cpu")
     y = x.new_empty(problem.y_shape)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,13 +76,14 @@ def loops(problem: convlab.Problem) -> float:
 
 
 def simulated(rung: str, problem: convlab.Problem, trace: bool) -> tuple[float, float]:
-    """Seconds of a run and of the build (0 where it was in the cache)."""
+    """Return the seconds of a run and of the build, 0 for a build from the cache."""
     kernel = convlab.load(rung, engine="sim", trace=trace)
     built = kernel.build().seconds
     launch = kernel.prepare(problem, *reference.inputs(problem, 0, "cpu")[:2])
 
     def run() -> None:
-        launch._runs = 0  # the plain schedule, each time
+        # The first schedule of threads, each time.
+        launch._runs = 0
         launch()
 
     run()
@@ -88,20 +91,22 @@ def simulated(rung: str, problem: convlab.Problem, trace: bool) -> tuple[float, 
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table, or put it between a file's markers."""
+    """Print the table, and write it to a page if one is named."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("problem", nargs="?", default=PROBLEM, type=convlab.problem)
     parser.add_argument("--write", type=Path, help="a file with <!-- speed: begin -->")
     given = parser.parse_args(arguments)
     problem = convlab.problem(given.problem)
     if given.write:
-        pages.between(given.write, "speed")  # told now, not after seconds
+        # A page without markers fails now, not after the work.
+        pages.between(given.write, "speed")
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["CONVLAB_CACHE"] = cache  # so that builds are measured
+        # An empty cache, so that builds are measured.
+        os.environ["CONVLAB_CACHE"] = cache
         library.runtime()
         plain = loops(problem)
         rows = [
-            "| rung | no hooks, s | everything on, s | times plain loops | build, s |",
+            "| rung | without counters, s | with counters, s | times plain loops | build, s |",
             "|---|---:|---:|---:|---:|",
         ]
         for rung in RUNGS:

@@ -1,17 +1,20 @@
-"""How often is A/B right, on this GPU? Run by hand: ``python -m tests.instruments.calibrate_ab OUT.json``.
+"""Measure how often A/B gives the correct verdict on this GPU.
 
-Two things are tried, over kernels from a few microseconds to some ten milliseconds, half of
-``--seconds`` each: A against A, which should be "same" at least 97 times in 100; and a planted slow-down of
-0.5, 1, 2 and 5%, of which 2% and more should be seen 19 times in 20. Of each, 93% of the intervals
-hold what was planted, if there are 100. A slow-down is planted with
-a spinning kernel (torch.cuda._sleep) after each launch on both sides, which spins longer in B: by
-how much is known from the cycles and the clock, and not from what is being calibrated.
+    python -m tests.instruments.calibrate_ab OUT.json [--runs N] [--seconds S] [--write PAGE]
 
-Prints a Markdown table and writes all of it as JSON. Where OUT.json is there, of the same GPU, the
-runs are added to its own, with seeds and cases that come after those: 100 of either part take an H200
-some eight minutes (4 s for two intervals of A against A, 2 to 3 s for a planted one), in as many
-sittings as one likes: ``--runs 40 --seconds 150``. Without a GPU the tables of what is there are made
-again. Exit status 1 if either falls short.
+Two things are measured, on kernels from a few microseconds to about ten milliseconds:
+
+- A against A. At least 97% of the verdicts must be "same".
+- B slower than A by a known share: 0.5, 1, 2 or 5%. At least 95% of the verdicts must be "slower" for 2 and 5%.
+
+Of 100 intervals, at least 93 must contain the known ratio. To slow B down, both sides run a spinning kernel
+(torch.cuda._sleep) after each launch, and B's spins longer. The extra time follows from the cycles and the
+clock, not from what is being calibrated.
+
+Prints Markdown tables and writes all runs as JSON. If OUT.json exists and is of the same GPU, new runs with
+new seeds are added to it, so you can split the work: ``--runs 40 --seconds 150``. On an H200, 100 intervals of
+either part take about eight minutes. Without a GPU, the tables of OUT.json are printed again. The exit status
+is 1 if a requirement is not met.
 """
 
 from __future__ import annotations
@@ -51,15 +54,16 @@ CASES = (
     ("03_smem_tile", "N=2,C=64,H=512,W=1024,K=128,R=3,S=3"),
 )
 PLANTED = (0.005, 0.01, 0.02, 0.05)
-# Cycles that both sides spin, some 20 microseconds: by then nothing of the kernel should go on, such
-# as y on its way out of the L2. After 2,000 the ratios were off by up to 0.009.
+# Cycles that both sides spin, about 20 microseconds. By then all work of the kernel should be over, such as
+# writing y from the L2 to DRAM. With 2,000 cycles the ratios were off by up to 0.009.
 SPIN = 40_000
-LIMIT_SECONDS = 3.0  # for a mode
+# For one mode.
+LIMIT_SECONDS = 3.0
 TARGET = THRESHOLD / 2
 
 
 class Spun(Runnable):
-    """A runnable, and a spin of so many cycles after each of its launches."""
+    """A runnable with a spin of `cycles` clock cycles after each launch."""
 
     def __init__(self, runnable: Runnable, cycles: int) -> None:
         self.runnable = runnable
@@ -79,12 +83,12 @@ class Spun(Runnable):
         bias: torch.Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:
-        """Prepare the runnable, and the spin with it."""
+        """Prepare the runnable with its spin."""
         return SpunLaunch(self, self.runnable.prepare(problem, x, w, bias, allocate))
 
 
 class SpunLaunch(Launch):
-    """A launch, and a spin after it."""
+    """A launch with a spin after it."""
 
     runnable: Spun
     y = property(lambda self: self._launch.y)
@@ -100,9 +104,9 @@ class SpunLaunch(Launch):
 
 
 def a_against_a(seconds: float, rows: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield a row for each mode of each run, going round the cases until time is up.
+    """Yield a row for each mode of each run of A against A, until the time is over.
 
-    So many rows were made before; the next run follows those.
+    `rows` is the number of rows from earlier runs; cases and seeds go on after them.
     """
     end = time.monotonic() + seconds
     before = rows // len(MODES)
@@ -118,7 +122,7 @@ def a_against_a(seconds: float, rows: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def slowed(seconds: float, rows: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield a row for each planted slow-down, as `a_against_a` does."""
+    """Yield a row for each run with a slower B; arguments as for `a_against_a`."""
     end = time.monotonic() + seconds
     alone: dict[tuple[str, str, str], float] = {}
     places = [(kernel, problem, mode) for kernel, problem in CASES for mode in MODES]
@@ -136,14 +140,14 @@ def slowed(seconds: float, rows: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def compared(a: Any, b: Any, problem: str, mode: str, seed: int) -> ab_timing.Paired:
-    """Time two in this process: a closure does not travel to a worker."""
+    """Time two runnables in this process, as pickle cannot send a `Spun` to a worker."""
     options = RoundOptions(TARGET, LIMIT_SECONDS, seed, trusted=True, places=PLACES)
     (found,) = ab_timing.measure_pair(a, b, convlab.problem(problem), [mode], options)
     return found
 
 
 def seconds_per_cycle() -> float:
-    """Measure how long a cycle of the spinning kernel is now: two long spins, their difference."""
+    """Return the seconds per cycle of the spinning kernel, from the difference of two long spins."""
 
     def spun(cycles: int) -> float:
         taken = []
@@ -160,7 +164,7 @@ def seconds_per_cycle() -> float:
 
 
 def row(kernel: str, problem: str, found: ab_timing.Paired, planted: float) -> dict[str, Any]:
-    """What one run gave, for the JSON file."""
+    """Return the results of one run, for the JSON file."""
     ratio = found.ratio
     return {
         "kernel": kernel,
@@ -182,14 +186,14 @@ def row(kernel: str, problem: str, found: ab_timing.Paired, planted: float) -> d
 
 
 def tables(rows: list[dict[str, Any]]) -> tuple[list[str], bool]:
-    """Return Markdown lines, and whether what is asked of A/B holds."""
+    """Return the tables as lines of Markdown, and whether all requirements are met."""
     runs = pd.DataFrame(rows)
     good = len(runs) < 100 or runs.holds.mean() >= 0.93
-    said = ["same", "slower", "faster", "undecided"]
+    verdicts = ["same", "slower", "faster", "undecided"]
     shares = []
     lines = []
     for planted, some in runs.groupby("planted"):
-        share = {word: (some.verdict == word).mean() for word in said}
+        share = {word: (some.verdict == word).mean() for word in verdicts}
         good &= planted != 0 or share["same"] >= 0.97
         good &= len(some) < 100 or some.holds.mean() >= 0.93
         good &= planted < 0.02 or share["slower"] >= 0.95
@@ -199,8 +203,8 @@ def tables(rows: list[dict[str, Any]]) -> tuple[list[str], bool]:
                 "planted": f"{planted:.1%}" if planted else "A against A",
                 "runs": str(len(some)),
                 **{word: f"{part:.1%}" for word, part in share.items()},
-                "interval holds it": f"{some.holds.mean():.1%}",
-                "ratio, median (least to most)": f"{ratio.median():.4f} ({ratio.min():.4f} to {ratio.max():.4f})",
+                "interval contains it": f"{some.holds.mean():.1%}",
+                "ratio, median (smallest to largest)": f"{ratio.median():.4f} ({ratio.min():.4f} to {ratio.max():.4f})",
                 "rounds, median": f"{some.rounds.median():.0f}",
             }
         )
@@ -215,7 +219,7 @@ def tables(rows: list[dict[str, Any]]) -> tuple[list[str], bool]:
                 "mode": mode,
                 "time, µs": f"{1e6 * alone.seconds.median():.4g}",
                 "A against A same": f"{(same.verdict == 'same').sum()} of {len(same)}",
-                "2% seen": f"{(two.verdict == 'slower').sum()} of {len(two)}",
+                "2% detected": f"{(two.verdict == 'slower').sum()} of {len(two)}",
                 "ratio at 2%, median": f"{two.ratio.median():.4f}" if len(two) else "-",
             }
         )
@@ -224,17 +228,19 @@ def tables(rows: list[dict[str, Any]]) -> tuple[list[str], bool]:
 
 
 def main() -> int:
-    """Calibrate, print, write; return the exit status."""
+    """Calibrate, print, and write; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("json", type=Path, help="where to write all runs")
-    parser.add_argument("--seconds", type=float, default=180, help="for both parts together")
-    parser.add_argument("--runs", type=int, help="intervals of either part, at most")
-    parser.add_argument("--part", choices=("same", "planted"), help="one of the two alone")
+    parser.add_argument("json", type=Path, help="the file with all runs")
+    parser.add_argument(
+        "--seconds", type=float, default=180, help="seconds for both parts together (default: 180)"
+    )
+    parser.add_argument("--runs", type=int, help="at most this many intervals of either part")
+    parser.add_argument("--part", choices=("same", "planted"), help="only one of the two parts")
     parser.add_argument(
         "--write",
         type=Path,
         metavar="FILE",
-        help="write the first table between the markers of this file",
+        help="write the first table between the markers of this page",
     )
     arguments = parser.parse_args()
     saved = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": []}
@@ -247,12 +253,15 @@ def main() -> int:
             "nvml": Clock(torch.device("cuda", 0)).missing or "yes",
         }
         if saved and saved["gpu"] != facts["gpu"]:
-            parser.error(f"{arguments.json} is of {saved['gpu']}: name another file")
-    elif rows:  # its tables again
+            parser.error(
+                f"{arguments.json} has runs of another GPU, {saved['gpu']}: name another file"
+            )
+    elif rows:
+        # Only print the tables again.
         facts = saved
         arguments.runs = 0
     else:
-        print("no GPU: nothing to calibrate", file=sys.stderr)
+        print("no GPU, and no runs in the file: run this on a GPU", file=sys.stderr)
         return 2
     same = sum(row["planted"] == 0 for row in rows)
     parts = {"same": (a_against_a, same), "planted": (slowed, len(rows) - same)}
@@ -262,14 +271,14 @@ def main() -> int:
             rows.append(each)
             arguments.json.write_text(json.dumps({**facts, "runs": rows}, indent=1))
     if not rows:
-        parser.error(f"in {arguments.seconds:g} seconds not one run ended")
-    print(f"{len(rows)} intervals, {sum(row['holds'] for row in rows)} of them hold the truth")
+        parser.error(f"no run ended within {arguments.seconds:g} s: give more --seconds")
+    print(f"{sum(row['holds'] for row in rows)} of {len(rows)} intervals contain the known ratio")
     lines, good = tables(rows)
     print(f"{facts['gpu']}; Python {facts['python']}; NVML: {facts['nvml']}; {facts['date']}\n")
     print("\n".join(lines))
     print(
-        f"\n{'holds' if good else 'FALLS SHORT'}: A against A same in 97% of the runs, "
-        "2% and 5% seen in 95%; of 100 intervals 93 hold"
+        f"\n{'met' if good else 'NOT MET'}: A against A is the same in 97% of the runs, 2% and 5% "
+        "are detected in 95%, and 93% of the intervals contain the known ratio"
     )
     if arguments.write is not None:
         where = f"{facts['gpu']}; {facts['date']}."

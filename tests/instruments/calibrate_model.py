@@ -1,13 +1,15 @@
-"""Fit the time model's constants to measured times, and show its error on what it has not seen.
+"""Compare the time model with measured times, and its DRAM bytes with ncu's.
 
     python -m tests.instruments.calibrate_model [MEASURED.json] [--write convlab/profile]
+    python -m tests.instruments.calibrate_model MEASURED.json --measure [--kernel NAME ...]
 
-Beside it, the bytes through DRAM, predicted and as ncu counted them. On a GPU that does nothing else
-``--measure`` makes both for MEASURED.json and no more, of all rungs or of ``--kernel NAME ...``
-(also with a tunable: ``03_smem_tile@TILE=8``); ``--only dram`` or ``--only times`` is one of the
-two. The counters come of one process, in one pass, in ``--seconds``; what was not reached is first
-when it is run again. Prediction needs no GPU, and minutes. Held-out errors are of constants fitted
-without the rung, without the problem, or without both.
+The first command needs no GPU, and takes minutes. It fits the model's constants and prints the errors. A
+held-out error is of constants that were fitted without the point's rung, without its problem, or without both.
+
+``--measure`` needs a GPU that is otherwise idle. It measures times and counters, and only writes MEASURED.json.
+By default it measures all rungs; ``--kernel`` names others, also with a tunable: ``03_smem_tile@TILE=8``.
+The counters come from one process and may take ``--seconds``. Run it again for the rest: the oldest counters
+go first. ``--only dram`` or ``--only times`` does one of the two.
 """
 
 from __future__ import annotations
@@ -49,23 +51,24 @@ GRID = [
     for sustained in range(60, 101, 2)
     for overlap in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0)
 ]
-FACTOR = 1.5  # the aim: within this factor of the measured time
+# The goal: a prediction within this factor of the measured time.
+FACTOR = 1.5
 DRAM = {n: ncu.METRICS[n] for n in ("dram_read_bytes", "dram_write_bytes", "l2_bytes")}
-# The page that each table is written into, of the folder that --write names.
+# The page for each table, in the folder that --write names.
 PAGES = {"times": "MODEL.md", "dram": "DRAM.md"}
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def measured(names: list[str], only: str | None, before: dict, seconds: float = 40.0) -> dict:
-    """Measure what a rung can do of the problems, on the GPU that is here.
+    """Measure kernels on the problems that they support, on this GPU; return the new document.
 
-    What is not measured anew stays; of counters, those of other kernels and problems too. They are
-    counted for so many seconds, those first that were longest ago.
+    `before` is the document so far: what is not measured again stays. Counters take `seconds`; the
+    oldest ones go first.
     """
     found = device.find_gpu().name
     if before["gpu"] != found:
         raise ProblemError(
-            f"this is a {found}, and the file is of a {before['gpu']}: name another file"
+            f"this GPU is a {found}, and the file is of a {before['gpu']}: name another file"
         )
     calls = [
         (kernel, asked)
@@ -114,7 +117,7 @@ def measured(names: list[str], only: str | None, before: dict, seconds: float = 
 
 
 def load(name: str, engine: str) -> convlab.Kernel:
-    """A rung, or a kernel that a notebook has as a cell: "ab_your_kernel.ipynb:mine@KT=4"."""
+    """Return a rung, or the kernel of a notebook's cell: "ab_your_kernel.ipynb:mine@KT=4"."""
     notebook, _, cell = name.rpartition(":")
     if not notebook:
         return convlab.load(name, engine=engine)
@@ -127,7 +130,7 @@ def load(name: str, engine: str) -> convlab.Kernel:
 
 
 def points(document: dict) -> pd.DataFrame:
-    """Simulate what was measured; what the model cannot predict is named on stderr."""
+    """Predict all measured times; print on stderr what the model cannot predict."""
     found = []
     for row in document["times"]:
         kernel = load(row["kernel"], "sim")
@@ -144,8 +147,8 @@ def points(document: dict) -> pd.DataFrame:
 
 
 def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
-    """The whole report, in Markdown."""
-    # of each constants and point, the logarithm of predicted over measured
+    """Return the report on times, in Markdown."""
+    # errors[constants, point]: the logarithm of predicted over measured time.
     errors = np.array(
         [
             [
@@ -159,11 +162,11 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
     )
 
     def best(kept: np.ndarray) -> int:
-        """The constants with the least mean squared error of the logarithm."""
+        """Return the constants with the smallest mean squared error."""
         return (errors[:, kept] ** 2).sum(axis=1).argmin()
 
     def held_out(*alike: str) -> np.ndarray:
-        """Each point's error with constants fitted to those that are not like it."""
+        """Return each point's error with constants fitted to the points that are not alike."""
         same = [
             (all_points[list(alike)] == row[list(alike)]).any(axis=1).to_numpy()
             for _, row in all_points.iterrows()
@@ -214,21 +217,21 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
 
 
 def dram_rows(document: dict) -> list[dict]:
-    """The counters, with what the model predicts of the bytes through DRAM: None, it cannot."""
+    """Return the counters with the predicted bytes of DRAM, None where there is no prediction."""
     rows = []
     for row in document["counters"]:
         seen = convlab.inspect(
             load(row["kernel"], "sim"), row["problem"], gpu=document["gpu"], engine="sim"
         )
-        told = seen.predicted and seen.predicted.dram.bytes
+        predicted = seen.predicted and seen.predicted.dram.bytes
         bytes = row.get("dram_bytes") or row["dram_read_bytes"] + row["dram_write_bytes"]
         why = seen.predicted.dram.note if seen.predicted else "; ".join(seen.notes)
-        rows.append(row | {"dram_bytes": bytes, "predicted": told or None, "why": why})
+        rows.append(row | {"dram_bytes": bytes, "predicted": predicted or None, "why": why})
     return rows
 
 
 def dram_table(rows: list[dict], source: str) -> str:
-    """Predicted and counted bytes, in Markdown."""
+    """Return the table of predicted and counted bytes, in Markdown."""
 
     def shown(value: float | None) -> str:
         digits = ",.0f" if value and value > 1e9 else ",.4g"
@@ -248,26 +251,32 @@ def dram_table(rows: list[dict], source: str) -> str:
         )
     known = [row["predicted"] / row["dram_bytes"] for row in rows if row["predicted"] is not None]
     inside = sum(1 / FACTOR < ratio < FACTOR for ratio in known)
-    told = f"{inside} of {len(known)} within a factor of {FACTOR}"
+    share = f"{inside} of {len(known)} within a factor of {FACTOR}"
     silent = [row["why"] for row in rows if row["predicted"] is None]
-    lines += ["", f"{told}; {len(silent)} not predicted. Counters: `{source}`."]
+    lines += ["", f"{share}; {len(silent)} not predicted. Counters: `{source}`."]
     return "\n".join([*lines, *(f"- {why}" for why in dict.fromkeys(silent))])
 
 
 def main() -> None:
-    """Measure; or print the report, and with --write put it between the markers of MODEL.md and DRAM.md."""
+    """Measure, or print the reports and write them to MODEL.md and DRAM.md."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("measured", nargs="?", type=Path, default=MEASURED)
-    parser.add_argument("--measure", action="store_true", help="fill MEASURED, on a GPU")
-    parser.add_argument("--seconds", type=float, default=40.0, help="for all counters (40)")
-    parser.add_argument("--kernel", action="append", help="of these kernels, not of all rungs")
+    parser.add_argument(
+        "--measure", action="store_true", help="measure on a GPU and write MEASURED.json"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=40.0, help="seconds for the counters (default: 40)"
+    )
+    parser.add_argument(
+        "--kernel", action="append", help="measure this kernel (default: all rungs)"
+    )
     parser.add_argument("--only", choices=("times", "dram"))
     parser.add_argument(
-        "--write", type=Path, metavar="FOLDER", help="that has MODEL.md and DRAM.md"
+        "--write", type=Path, metavar="FOLDER", help="the folder of MODEL.md and DRAM.md"
     )
     given = parser.parse_args()
     if given.measure and given.write:
-        parser.error("--write needs no GPU: once --measure has filled the file, run it without")
+        parser.error("--measure writes no pages: run it first, then again with --write alone")
     document = {"gpu": device.find_gpu().name, "counters": [], "times": []}
     if given.measured.exists():
         document = json.loads(given.measured.read_text())

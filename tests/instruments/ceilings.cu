@@ -1,19 +1,19 @@
-// What the rungs on Hopper rest on, each alone: products, feeding them, writing out, sums' errors.
-// Run by ceilings.py, which has the words. Every launch here fills the GPU, one block an SM.
+// Peak rates that the rungs on Hopper depend on: products, copies to shared memory, stores, and the
+// error of sums. ceilings.py launches these kernels. Every launch fills the GPU, one block per SM.
 #include "convlab.cuh"
 #include "convlab_async.cuh"
 #include "tensor.cuh"
 
 #define ENTRY CONVLAB_ENTRY const char*
 
-// A number in [-1, 1) that looks random: what is multiplied decides a chip's power, hence its clock.
+// A pseudo-random number in [-1, 1). The operands decide the power, and the power decides the clock.
 __device__ __forceinline__ float noise(uint32_t i) {
     i = (i ^ i >> 16) * 0x7feb352du;
     i = (i ^ i >> 15) * 0x846ca68bu;
     return float(int32_t(i ^ i >> 16)) * 0x1p-31f;
 }
 
-// ---- products: 9 taps of a staged tile, each a moved start address, or none moved ---------------
+// ---- products: 9 taps of a staged tile, from shifted descriptors (moved = 1) or aligned ones -----
 constexpr int kRows = 4, kPitch = 264, kTile = 2 * kRows * kPitch * 4, kTap = 2 * 64 * 4;   // words
 
 template <bool is_bf16>
@@ -55,9 +55,10 @@ ENTRY run_products(int is_bf16, int moved, int groups, int blocks, float* out, c
     return launch_error();
 }
 
-// ---- feeding: rows of 8 channels, NCHW, into pixels of 16 bytes, from an L2 that has them --------
+// ---- copies: rows of 8 channels, NCHW, into pixels of 16 bytes; x is in the L2 -------------------
 enum Feed { kAsync4, kLoad4Store16, kAsync16, kBulk };
-constexpr int kFeedTiles = 8;   // a block's own, in turn: more than an L1 holds, all of them an L2's
+// Each block copies 8 tiles of its own in turn: too many for the L1, few enough for the L2.
+constexpr int kFeedTiles = 8;
 constexpr int kPixels = kRows * kPitch, kFeedStages = 3;
 
 template <int feed>
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(512) feeding(const float* g_x, float* out, int
                 reinterpret_cast<float4*>(s_tile)[i] =
                     make_float4(from[0], from[kPixels], from[2 * kPixels], from[3 * kPixels]);
             }
-        } else if constexpr (feed == kAsync16) {   // as they lie: what no transposing costs
+        } else if constexpr (feed == kAsync16) {   // not transposed
             for (int i = threadIdx.x; i < kTile / 4; i += blockDim.x)
                 copy_async<16>(s_tile + 4 * i, g_tile + 4 * i, true);
         } else if (threadIdx.x == 0) {
@@ -121,7 +122,7 @@ ENTRY run_feeding(int feed, int threads, int rounds, int blocks, const float* x,
     return launch_error();
 }
 
-// ---- writing out: planes of side x side floats, by persistent blocks -----------------------------
+// ---- stores: planes of side x side floats, by persistent blocks ----------------------------------
 enum Store { kBulkRows, kBulkRuns, kFloats, kFragments };
 
 template <int store>
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(256) storing(float* g_y, int side, int planes)
                 }
             } else if constexpr (store == kFloats) {
                 for (int k = 0; k < 128; ++k) y[k * plane + threadIdx.x] = s_y[threadIdx.x];
-            } else {   // as an accumulator of wgmma lies in registers: 32 bytes in each of 8 planes
+            } else {   // in the order of wgmma's accumulators: 32 bytes in each of 8 planes
                 const float2 value = make_float2(s_y[lane], s_y[lane + 1]);
                 float* y_lane = y + (16 * warp + lane / 4) * plane + 2 * (lane % 4);
                 for (int j = 0; j < 32; ++j)

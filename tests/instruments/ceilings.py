@@ -1,9 +1,10 @@
-"""What the rungs on Hopper rest on, each measured alone: on a GPU of compute capability 9.0.
+"""Measure the peak rates that the rungs on Hopper depend on, each one alone.
 
     python -m tests.instruments.ceilings [--write tests/instruments/ceilings.md]
 
-Products of staged tiles, feeding them, writing out, and the error of tensor cores' sums. The kernels
-are in ceilings.cu; a time is the least of several, as these are ceilings.
+Measures matrix products from shared memory, copies into shared memory, stores to global memory, and the error
+of sums on tensor cores. The kernels are in ceilings.cu. A time is the shortest of several, because these are
+peak rates. Needs a GPU of compute capability 9.0, and takes 10 seconds.
 """
 
 import argparse
@@ -32,21 +33,21 @@ _PLANES = 512
 _FEEDS = (
     "cp.async of 4 bytes",
     "4 LDG, 1 STS.128",
-    "cp.async of 16 bytes, as it lies",
-    "cp.async.bulk, as it lies",
+    "cp.async of 16 bytes, not transposed",
+    "cp.async.bulk, not transposed",
 )
 _STORES = (
     "cp.async.bulk, runs of 2 rows (8176 B)",
     "cp.async.bulk, runs of 1 KB in 128 planes",
     "float, runs of 1 KB in 128 planes",
-    "float2, as accumulators lie",
+    "float2, in the order of the accumulators",
 )
 _PROMOTED = (1, 9, 36, 1 << 30)
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Compile ceilings.cu, for Hopper, and load it."""
+    """Compile ceilings.cu for Hopper and load it."""
     folder = toolchain.temporary(None)
     command = [
         toolchain.require_cuda().nvcc,
@@ -66,7 +67,7 @@ def library() -> ctypes.CDLL:
 
 
 def call(name: str, *given: int | torch.Tensor) -> None:
-    """Launch one of them on torch's stream; raises ConvlabError if it could not be."""
+    """Launch one of the kernels on torch's stream. Raises ConvlabError if the launch fails."""
     entry = getattr(library(), name)
     entry.restype = ctypes.c_char_p
     said = entry(
@@ -83,7 +84,7 @@ def call(name: str, *given: int | torch.Tensor) -> None:
 
 
 def seconds(run: Callable[[], None]) -> float:
-    """The least of several times, after one that is not counted."""
+    """Return the shortest of several times, after one run for warming up."""
     run()
     times = []
     for _ in range(_SAMPLES):
@@ -97,7 +98,7 @@ def seconds(run: Callable[[], None]) -> float:
 
 
 def products(groups: int = 2000) -> Iterator[dict[str, object]]:
-    """The inner loop: TFLOP/s of the GPU by class, with taps as moved start addresses and without."""
+    """The inner loop, in TFLOP/s: each tap from a shifted descriptor, and all from aligned ones."""
     blocks = torch.cuda.get_device_properties(0).multi_processor_count
     out = torch.empty(blocks * 256, device="cuda")
     for precision, k, size in (("tf32", 8, 8192), ("bf16", 16, 8192)):
@@ -115,8 +116,8 @@ def products(groups: int = 2000) -> Iterator[dict[str, object]]:
             for moved in (0, 1)
         ]
         names = (
-            f"m64n256k{k}, aligned starts",
-            f"m64n256k{k}, a tap is a moved start",
+            f"m64n256k{k}, aligned descriptors",
+            f"m64n256k{k}, a shifted descriptor for each tap",
             f"cuBLAS, {size} cubed",
         )
         for name, rate in zip(names, (*rates, gemm)):
@@ -124,7 +125,7 @@ def products(groups: int = 2000) -> Iterator[dict[str, object]]:
 
 
 def feeding(rounds: int = 2000) -> Iterator[dict[str, object]]:
-    """Copying rows of 8 channels into pixels of 16 bytes: bytes a nanosecond for each SM."""
+    """Copies of rows of 8 channels into pixels of 16 bytes, in bytes per nanosecond and SM."""
     blocks = torch.cuda.get_device_properties(0).multi_processor_count
     tile = 2 * 4 * 264 * 4
     x = torch.randn(blocks * 8 * tile, device="cuda")
@@ -140,7 +141,7 @@ def feeding(rounds: int = 2000) -> Iterator[dict[str, object]]:
 
 
 def storing() -> Iterator[dict[str, object]]:
-    """Writing planes as large as those of `square`: milliseconds and TB/s."""
+    """Stores to planes as large as those of `square`, in milliseconds and TB/s."""
     blocks = torch.cuda.get_device_properties(0).multi_processor_count
     y = torch.empty(_PLANES, _SIDE, _SIDE, device="cuda")
     ways: list[tuple[str, Callable[[], None]]] = [("memset", lambda: y.zero_())]
@@ -155,7 +156,7 @@ def storing() -> Iterator[dict[str, object]]:
 
 
 def sums() -> Iterator[dict[str, object]]:
-    """Normwise error against float64: fp32 in order, and 3xTF32 that leaves the tensor core."""
+    """Relative error (norm) against float64: fp32 in order, and 3xTF32 added up in fp32 at times."""
     for k in (144, 576, 1440, 4608):
         torch.manual_seed(k)
         a = torch.randn(64, k, device="cuda")
@@ -175,9 +176,11 @@ def sums() -> Iterator[dict[str, object]]:
 
 
 def main() -> int:
-    """Measure all, print the tables; return the exit status."""
+    """Measure all and print the tables; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--write", metavar="FILE", help="write the tables between its markers")
+    parser.add_argument(
+        "--write", metavar="FILE", help="write the tables between the markers of this page"
+    )
     given = parser.parse_args()
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         print("ceilings.cu needs an NVIDIA GPU of compute capability 9.0", file=sys.stderr)

@@ -1,8 +1,9 @@
-"""Callables and kernels that look fast without doing the work: each is caught, or told.
+"""Test that callables and kernels which only look fast are found.
 
-``python -m tests.instruments.cheats`` plants each against an honest one and prints the table of
-``convlab/honest/cheats.md``; ``--write`` puts it there. Those marked gpu need one. All are our own;
-what they do is known from
+    python -m tests.instruments.cheats [--write]
+
+Compares each cheat with an honest callable by `ab`, and prints the table of ``convlab/honest/cheats.md``. ``--write``
+writes it to that page. Cheats marked gpu need a GPU. We wrote all of them; the ideas are known from
 
 - K: KernelBench's adversarial tests and its guide to evaluation (Ouyang et al., arXiv:2502.10517)
 - R: robust-kbench (Lange et al., arXiv:2509.14279)
@@ -39,12 +40,13 @@ from convlab.core.problem.problem import Problem
 from tests.instruments.pages import write_between
 
 PAGE = Path(convlab.__file__).parent / "honest" / "cheats.md"
-PROBLEM = Problem(N=2, C=8, H=24, W=24, K=8, R=3, S=3, padding=(1, 1))  # y is as large as x
+# y is as large as x.
+PROBLEM = Problem(N=2, C=8, H=24, W=24, K=8, R=3, S=3, padding=(1, 1))
 OPTIONS = ((1, 1), (1, 1), (1, 1), 1)
 
 
 def _convolve(*given: Any, conv2d: Callable = torch.conv2d) -> Tensor:
-    """Convolve in fp32, with what was torch's before any cheat replaced it."""
+    """Convolve in fp32 with torch's own function, even if a cheat replaced it."""
     with full_precision():
         return conv2d(*given)
 
@@ -59,13 +61,14 @@ def honest(x, w, bias, stride, padding, dilation, groups):
 
 @dataclass(frozen=True)
 class Cheat:
-    """One of them: `make` gives a fresh callable, or a kernel's source; `seen` is what is said."""
+    """A cheat: `make` returns a new callable or a kernel's source, `seen` is a pattern of the report."""
 
     name: str
     sources: str
     make: Callable[[], Any]
     seen: str
-    wrong: bool = True  # else it is right, and told
+    # Whether the verdict must be "incorrect"; else a note must name it.
+    wrong: bool = True
     gpu: bool = False
 
 
@@ -73,7 +76,7 @@ CHEATS: list[Cheat] = []
 
 
 def planted(sources: str, seen: str, **options: Any) -> Callable[[Callable], Callable]:
-    """Enter a factory of callables into the table; its docstring is the name."""
+    """Enter a factory of callables into the table; its docstring is the cheat's name."""
 
     def enter(make: Callable) -> Callable:
         CHEATS.append(Cheat(make.__doc__.rstrip("."), sources, make, seen, **options))
@@ -106,7 +109,7 @@ def by_address():
 
 @planted("G", STALE)
 def by_identity():
-    """Remembers y by the identity of the Python object x."""
+    """Remembers y by the Python object x."""
     return remembering(lambda x, w: id(x))
 
 
@@ -130,7 +133,7 @@ def by_the_mean():
 
 @planted("G", STALE)
 def filter_by_address():
-    """Remembers the prepared filter by its address."""
+    """Remembers the transformed filter by its address."""
     known: dict[int, Tensor] = {}
 
     def remembers(x, w, *rest):
@@ -141,7 +144,7 @@ def filter_by_address():
 
 @planted("K R", STALE)
 def counts_calls():
-    """Works in the first calls, then returns the old result."""
+    """Computes in the first calls only, and then returns an old y."""
     done: list[Tensor] = []
 
     def counts(*given):
@@ -154,7 +157,7 @@ def counts_calls():
 
 @planted("G", STALE)
 def every_other_call():
-    """Works in every second call."""
+    """Computes in every second call only."""
     done: list[Tensor] = []
 
     def skips(*given):
@@ -178,7 +181,7 @@ def one_behind():
 
 @planted("K R", STALE)
 def first_image_only():
-    """After the check computes only the first image, and returns the others unchanged."""
+    """After the check, computes the first image only."""
     done: list[Tensor] = []
 
     def part(x, *rest):
@@ -192,7 +195,7 @@ def first_image_only():
 
 @planted("K D", f"{STALE}|INCORRECT")
 def on_a_thread():
-    """Leaves the work to a thread and returns at once."""
+    """Computes in another thread, and returns at once."""
 
     def returns_at_once(x, w, bias, *rest):
         y = x.new_zeros(PROBLEM.y_shape)
@@ -227,7 +230,7 @@ def lazily():
 
 @planted("K D", "returned a FakeTensor, not a plain torch.Tensor")
 def fake():
-    """Returns a fake tensor, which has a shape but no data."""
+    """Returns a fake tensor, which has only a shape."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     def pretends(x, *rest):
@@ -254,9 +257,9 @@ def own_methods():
     return dressed
 
 
-@planted("D", "view with work left")
+@planted("D", "view with a pending negation")
 def negated():
-    """Returns a view that is negated only when it is read."""
+    """Returns a view with a lazy negation."""
     return lambda *given: torch._neg_view(_convolve(*given).neg_())
 
 
@@ -291,7 +294,7 @@ def zeros_x():
 
 @planted("K R", STALE)
 def known_data():
-    """Recognises the checker's data, and returns a stored answer."""
+    """Returns a stored answer for the checker's seed and data."""
 
     def looks_up(x, *rest):
         if not _is_checked(x):
@@ -303,7 +306,7 @@ def known_data():
 
 @planted("R", STALE)
 def tuned_on_known_data():
-    """Skips a channel of one filter if the data is not the checker's."""
+    """Leaves a channel out, except on the checker's data."""
 
     def picks(x, w, *rest):
         some = w.clone()
@@ -318,7 +321,7 @@ def _is_checked(x: Tensor) -> bool:
 
 
 def holding(found: Callable[[], Iterator[Tensor]]) -> Callable:
-    """A callable that looks for the answer where the checker may have it."""
+    """Return a callable that searches for the checker's answer."""
 
     def looks(x, *rest):
         for value in found():
@@ -331,13 +334,13 @@ def holding(found: Callable[[], Iterator[Tensor]]) -> Callable:
 
 @planted("G M", STALE)
 def through_the_collector():
-    """Searches all objects of the process for the reference."""
+    """Looks for the float64 reference among all Python objects."""
     return holding(lambda: (each for each in gc.get_objects() if type(each) is Tensor))
 
 
 @planted("M", STALE)
 def through_the_frames():
-    """Searches the frames of its callers for the reference."""
+    """Looks for the float64 reference in the frames of its callers."""
 
     def above() -> Iterator[Tensor]:
         frame = sys._getframe()
@@ -350,7 +353,7 @@ def through_the_frames():
 
 
 def replacing(where: str, value: Callable) -> Callable:
-    """A callable that is right, and puts something else in place of one of the judge's tools."""
+    """Return a correct callable that replaces one of the checker's tools."""
     holder, _, name = where.rpartition(".")
 
     def replaces(*given):
@@ -362,7 +365,7 @@ def replacing(where: str, value: Callable) -> Callable:
 
 
 def plant_replacements() -> None:
-    """One cheat for each tool that is replaced."""
+    """Enter a cheat for each tool that is replaced."""
     for sources, where, value in (
         ("K G D", "torch.cuda.Event.elapsed_time", lambda *_: 1e-3),
         ("K G D", "torch.cuda.Event.record", lambda *_: None),
@@ -482,17 +485,17 @@ def ends_on_another_stream():
     return aside(True)
 
 
-# Kernels: 01_direct's launch, with something around it. A file's statics stay between calls.
+# Kernels: 01_direct with code around its launch. Static variables of a file keep their values between calls.
 _LAUNCH = re.compile(r"^( *)(\w+<<<.*?;)$", re.MULTILINE | re.DOTALL)
 
 
 def kernel(before: str, condition: str, otherwise: str = "") -> Any:
-    """01_direct, which launches only if a condition holds."""
+    """Return 01_direct with a launch under a condition."""
     source = convlab.load("01_direct", engine="sim").source
     launch = f"\\1{before} if ({condition}) {{ \\2 }} else {{ {otherwise} }}"
     text, count = _LAUNCH.subn(launch, source)
     if count != 1:
-        raise ValueError("01_direct has no single launch any more")
+        raise ValueError("01_direct.cu has not exactly one launch: adapt cheats.py")
     return convlab.compile(text, engine="cuda")
 
 
@@ -521,7 +524,7 @@ def kernel_skips_in_a_graph():
 
 
 def judged(cheat: Cheat) -> tuple[bool, str]:
-    """Plant it against an honest one: whether it is as the table wants, and what was said."""
+    """Compare a cheat with an honest callable; return whether it was found, and the report."""
     engine = "cuda" if torch.cuda.is_available() else "sim"
     with _settings_kept():
         try:
@@ -545,25 +548,25 @@ def _settings_kept() -> Iterator[None]:
 
 
 def table(found: dict[str, bool]) -> str:
-    """The Markdown table: what each does, who published it, whether it was caught."""
+    """Return the Markdown table: what each does, who published it, whether it was found."""
     lines = ["| what it does | known from | outcome |", "|---|---|---|"]
     for cheat in CHEATS:
         good = "caught" if cheat.wrong else "noted"
-        outcome = good if found.get(cheat.name) else "ESCAPED"
+        outcome = good if found.get(cheat.name) else "NOT FOUND"
         outcome = outcome if cheat.name in found else "needs a GPU"
         lines.append(f"| {cheat.name} | {cheat.sources} | {outcome} |")
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Plant all, print the table; return the exit status."""
+    """Test all cheats and print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help=f"write the table to {PAGE.name}")
     asked = parser.parse_args()
     here = [cheat for cheat in CHEATS if torch.cuda.is_available() or not cheat.gpu]
     found = {cheat.name: judged(cheat)[0] for cheat in here}
     print(table(found))
-    print(f"\n{sum(found.values())} of {len(found)}")
+    print(f"\n{sum(found.values())} of {len(found)} found")
     if asked.write:
         write_between(PAGE, "cheats", table(found))
     return 0 if all(found.values()) else 1

@@ -1,6 +1,7 @@
-"""What is left of convlab without a room: its folder is deleted from a copy of the tree.
+"""Delete a room from a copy of the tree, and see what still works.
 
-``python -m tests.instruments.house --without ROOM`` runs tests/core there; a test runs the imports.
+``python -m tests.instruments.house --without ROOM`` runs tests/core in the copy. A test of tests/house imports
+all modules that are left.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import pandas as pd
 from tests.instruments import house
 from tests.instruments.pages import laid
 
-# Imports modules of each folder in a process of its own: a fork, so that torch is imported once. A
-# module that says what is missing and exits has not fallen.
+# Imports the modules of each folder in a process of its own: a fork, so that torch is imported once. A
+# module that reports what is missing and exits does not count as failed.
 IMPORTS = """
 import importlib, json, os, sys
 import torch, pandas, matplotlib.pyplot
@@ -55,11 +56,11 @@ for folder, names in json.load(sys.stdin).items():
 
 @dataclass(frozen=True)
 class Left:
-    """What is left without a room."""
+    """What still works without a room."""
 
     room: str
     lines: int
-    fallen: dict[str, str]  # modules that no longer import, and why
+    fallen: dict[str, str]  # modules that no longer import, with their errors
     passed: int
     failed: int
     text: str  # the end of pytest's output
@@ -67,7 +68,7 @@ class Left:
 
 @contextmanager
 def without(room: str) -> Iterator[Path]:
-    """Copy the tree, without a room and its tests, to a folder that is deleted afterwards."""
+    """Copy the tree without a room and its tests; delete the copy afterwards."""
     listing = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
     done = subprocess.run(listing, cwd=house.ROOT, capture_output=True, text=True, check=True)
     gone = (f"convlab/{room}/", f"tests/{room}/")
@@ -95,7 +96,7 @@ def fallen(copies: Iterable[Path]) -> dict[Path, dict[str, str]]:
     for folder in copies:
         package = folder / "convlab"
         names = house.modules(package)
-        # These are scripts that another process runs, with modules of their folder beside them.
+        # Other processes run these as scripts, with their own folder on the path.
         names = {n for n, path in names.items() if "import child_process" not in path.read_text()}
         wanted[str(folder)] = [f"convlab.{name}".rstrip(".") for name in sorted(names)]
     done = subprocess.run(
@@ -150,13 +151,14 @@ def table(results: Iterable[Left]) -> str:
 def publish(rooms: list[str], page: Path | None) -> None:
     """Delete each room in turn, print the table, and write it to a page."""
     if page is not None:
-        head, tail = _around(page)  # before the work, which takes minutes
+        # A page without markers fails now, not after minutes of work.
+        head, tail = _around(page)
     results = []
     for room in rooms:
         result = left(room)
         results.append(result)
         for name, error in result.fallen.items():
-            print(f"without {room}, {name} falls: {error}")
+            print(f"without {room}, {name} does not import: {error}")
         if result.failed or not result.passed:
             print(result.text)
     text = table(results)
@@ -166,9 +168,11 @@ def publish(rooms: list[str], page: Path | None) -> None:
 
 
 def _around(page: Path) -> tuple[str, str]:
-    """Return what stands before and after the table of a page, its markers included."""
+    """Return the text before and after the table of a page, with its markers."""
     head, begin, rest = page.read_text().partition("<!-- deletion -->\n")
     _, end, tail = rest.partition("<!-- end -->")
     if not end:
-        raise SystemExit(f"{page} has no line <!-- deletion --> with a line <!-- end --> after it")
+        raise SystemExit(
+            f"{page} has no markers: add a line <!-- deletion --> and, below it, a line <!-- end -->"
+        )
     return head + begin, end + tail

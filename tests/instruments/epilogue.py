@@ -1,9 +1,10 @@
-"""What bias and ReLU cost where a kernel fuses them: on a GPU, about a minute.
+"""Measure what a fused bias and ReLU cost.
 
     python -m tests.instruments.epilogue [--write tests/instruments/epilogue.md]
 
-Each rung for use (a `best:` names it, or it is of a half class) that fuses both, on the headline
-problems, with both and without, in turns; beside it cuDNN in its class, then torch's two.
+Times rungs with and without bias and ReLU, in turns, on the headline problems; then cuDNN in the same class,
+alone and followed by torch's bias and ReLU. The rungs are those that fuse both and have a `best:` line in their
+header or a class of 16 bits. Needs a GPU, and takes about a minute.
 """
 
 import argparse
@@ -33,14 +34,16 @@ from convlab.core.timing import ratio
 from convlab.core.timing.stopwatch import Single, flush_buffer, rounds
 from tests.instruments.pages import laid, write_between
 
-# for a pair, for one of its turns; rounds
+# Seconds for a pair.
 _SECONDS = 0.5
+# Seconds for one turn of one of them.
 _TURN = 0.01
+# The smallest number of rounds.
 _LEAST = 12
 
 
 def rungs() -> list[Kernel]:
-    """Those for use that fuse both, built."""
+    """Return the rungs that fuse both and are meant for use, built."""
     found = [load(path, engine="cuda") for path in catalog()]
     found = [
         k
@@ -55,7 +58,7 @@ def rungs() -> list[Kernel]:
 
 @functools.cache
 def pair(runnable: Runnable, problem: Problem) -> tuple[str, str, ratio.Ratio]:
-    """The median ms without and with both, and their ratio from rounds that timed each once."""
+    """Return the median ms without and with both, and the ratio from rounds that time each once."""
     fused = replace(problem, bias=True, relu=True)
     flush = flush_buffer(runnable.device)
     x, w, bias = inputs(fused, device=runnable.device, format=runnable.format)
@@ -82,7 +85,7 @@ def pair(runnable: Runnable, problem: Problem) -> tuple[str, str, ratio.Ratio]:
 
 
 def rows() -> Iterator[dict[str, str]]:
-    """A row for each problem, and rung that does it."""
+    """Yield a row for each problem and each rung that supports it."""
     for problem, kernel in itertools.product(problems("headline"), rungs()):
         if not kernel.unsupported(problem):
             last = ":channels_last" if kernel.format.x.layout == "NHWC" else ""
@@ -92,18 +95,20 @@ def rows() -> Iterator[dict[str, str]]:
                 "problem": problem.label,
                 "rung": kernel.name,
                 "ms": plain,
-                "and both": both,
+                "with both": both,
                 "ratio": f"{cost.value:.4f}",
                 "95%": f"{cost.low:.4f} to {cost.high:.4f}",
                 "cuDNN, ms": theirs[0],
-                "then torch's": theirs[1],
+                "with torch's": theirs[1],
             }
 
 
 def main() -> None:
-    """Measure all, print the table."""
+    """Measure all and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--write", metavar="FILE", help="write the table between its markers")
+    parser.add_argument(
+        "--write", metavar="FILE", help="write the table between the markers of this page"
+    )
     path = parser.parse_args().write
     frame = pd.DataFrame(rows())
     print(frame.to_string(index=False))

@@ -1,4 +1,4 @@
-"""Kernels that are no convolutions, right as they stand, and the bugs that are edited into them."""
+"""Correct kernels other than convolutions, and the bugs that are planted in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.suites import FOLDER
 
 
 def text(name: str) -> str:
-    """One of the kernels in ``cuda/``."""
+    """Return the text of a kernel in ``tests/cuda/``."""
     return (FOLDER / f"{name}.cu").read_text()
 
 
@@ -22,7 +22,7 @@ RANDOM = np.random.default_rng(0)
 
 @dataclass(frozen=True)
 class Example:
-    """A kernel, how it is launched, and what must be in its last array argument then."""
+    """A kernel, how to launch it, and what its last array argument must hold afterwards."""
 
     source: str
     entry: str
@@ -68,7 +68,7 @@ EXAMPLES = {
 }  # fmt: skip
 
 
-# example, text, its replacement, kind, texts of the lines that may be named
+# Example, text, its replacement, kind of finding, texts of the lines that a report may name.
 BUGS = {
     "reduction-past_the_end": ("reduction", "i < n;", "i <= n;", "global out of bounds", ["x[i]"]),
     "reduction-no_barrier": ("reduction", "__syncthreads();  // barrier", "", "race",
@@ -123,7 +123,7 @@ BUGS = {
     "product-no_barrier_after": ("product", "__syncthreads();  // barrier after", "", "race",
                                  ["__pipeline_memcpy_async", "sum +="]),
 }  # fmt: skip
-# Of kinds that only compute-sanitizer's table is about.
+# Bugs of kinds that are only in the table of compute-sanitizer.
 MORE = {
     "histogram-zeroed_twice": (
         "histogram", "if (threadIdx.x < 64)\n        s_bins[threadIdx.x] = 0;",

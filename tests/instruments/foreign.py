@@ -1,9 +1,9 @@
-"""What the simulator makes of CUDA that others wrote: `foreign.md` was made by this.
+"""Compile and run public CUDA files on the simulator; `foreign.md` has the results.
 
-``python -m tests.instruments.foreign FOLDER [--flag=-IDIR]... [--seconds N]`` compiles each ``.cu``
-file below a folder, unchanged; where it has a ``main``, it runs that too, without arguments and for
-at most so many seconds, and prints what the compiler refused, or what the run found. Nothing of the
-files is kept here.
+    python -m tests.instruments.foreign FOLDER [--flag=-IDIR]... [--seconds N]
+
+Compiles each ``.cu`` file below a folder, unchanged. If a file has a ``main``, it runs that without arguments,
+for at most N seconds. Prints each compiler's error and each finding. No file is copied into the repository.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from convlab.core.builds.source import Source
 from convlab.core.errors import BuildError, LaunchError
 from convlab.sim import library, simulation
 
-# main by another name, called with any of its signatures; who leaves it by exit() has ended, too.
+# Renames main, and calls it with any of its signatures. A program may also end by exit().
 _BEFORE = "#define main foreign_main\n"
 _AFTER = r"""
 #undef main
@@ -43,7 +43,7 @@ _NO_MAIN = '\nextern "C" void sim_entry() {}\n'
 
 
 def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
-    """Whether a file compiles, or why not; and what its run found."""
+    """Return whether a file compiles, or the error, and the findings of its run."""
     text = path.read_text(errors="replace")
     runs = _MAIN.search(text) is not None
     parts = [_BEFORE, f'#line 1 "{path}"\n{text}\n', _AFTER] if runs else [text, _NO_MAIN]
@@ -53,7 +53,7 @@ def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
         )
     except BuildError as error:
         if re.search("undefined (reference|symbol)", str(error)):
-            return "yes", "not run: it takes other files to link"
+            return "yes", "not run: it needs other files to link"
         lines = [line for line in str(error).splitlines() if re.search(r":\d+: ", line)]
         return re.sub(r"^\S*/", "", (lines or str(error).splitlines())[0]), ""
     if not runs:
@@ -72,22 +72,30 @@ def tried(path: Path, flags: list[str], seconds: float) -> tuple[str, str]:
         ).findings
     except LaunchError as error:
         found = getattr(error, "findings", [])
-        if error.kind == "endless loop":  # of a program that takes longer, this is not said
+        # A program that takes longer need not have an endless loop.
+        if error.kind == "endless loop":
             found = [finding for finding in found if finding.kind != error.kind]
             ended = f" in the first {seconds:g} s"
         elif not any(finding.error for finding in found):
             status = re.search(r"\(([^)]*)\) before", str(error))
-            ended = f", until it left: {status[1] if status else str(error).splitlines()[0]}"
+            ended = f", until it exited: {status[1] if status else str(error).splitlines()[0]}"
     kinds = {f"{finding.kind}, line {finding.line}": None for finding in found}
     return "yes", ("; ".join(kinds) or "none") + ended
 
 
 def main() -> None:
-    """Print the table."""
+    """Compile and run all files, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--flag", action="append", default=[], help="for g++, as --flag=-IDIR")
-    parser.add_argument("--seconds", type=float, default=20, help="that each main may run")
+    parser.add_argument(
+        "--flag", action="append", default=[], help="an option for g++, written --flag=-IDIR"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20,
+        help="time limit for each main in seconds (default: 20)",
+    )
     options = parser.parse_args()
     paths = sorted(options.folder.resolve().rglob("*.cu"))
     compiled = 0

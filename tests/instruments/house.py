@@ -1,11 +1,11 @@
-"""The house: its sizes, who imports whom, and what falls when a room is deleted.
+"""Measure the package: sizes, imports, and what stops working when a room is deleted.
 
-    python -m tests.instruments.house                     # the numbers
-    python -m tests.instruments.house --without sim       # tests/core in a copy without the room
-    python -m tests.instruments.house --deletion          # the same for each room, as a table
+    python -m tests.instruments.house                     # print the numbers
+    python -m tests.instruments.house --without sim       # run tests/core in a copy without the room
+    python -m tests.instruments.house --deletion          # do so for each room, and print a table
     python -m tests.instruments.house --deletion --write convlab/README.md
 
-The last writes the table between the page's markers ``<!-- deletion -->`` and ``<!-- end -->``.
+The last command writes the table between the page's markers ``<!-- deletion -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def modules(root: Path = PACKAGE) -> dict[str, Path]:
 
 
 def part(name: str) -> str:
-    """Return which part of the house a module is in: "core", a room, or "" for the front door."""
+    """Return the part of the package that a module is in: "core", a room, or "" for the top."""
     first = name.split(".")[0]
     return first if first == "core" or first in rooms() else ""
 
@@ -67,7 +67,7 @@ class Import:
 
 
 def imports(name: str, path: Path, root: Path = PACKAGE) -> Iterator[Import]:
-    """Yield all of the package that a module imports: in functions and for types only, too."""
+    """Yield the package's modules that a module imports, also in functions and for types only."""
     known = modules(root)
     for node in ast.walk(ast.parse(path.read_text())):
         for wanted in _wanted(node, name, path, root.name):
@@ -77,7 +77,7 @@ def imports(name: str, path: Path, root: Path = PACKAGE) -> Iterator[Import]:
 
 
 def _wanted(node: ast.AST, name: str, path: Path, package: str) -> list[str]:
-    """Return what an import statement names, below the package; nothing for what is outside."""
+    """Return the modules of the package that an import statement names."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
         return [each.partition(".")[2] for each in names if each.split(".")[0] == package]
@@ -96,7 +96,7 @@ def _wanted(node: ast.AST, name: str, path: Path, package: str) -> list[str]:
 
 
 def circles() -> list[list[str]]:
-    """Return the rings of modules that import one another; imports in functions count."""
+    """Return the groups of modules that import one another; imports in functions count."""
     graph = networkx.DiGraph()
     for name, path in modules().items():
         graph.add_edges_from((name, each.target) for each in imports(name, path))
@@ -119,9 +119,9 @@ def between_parts() -> dict[str, dict[str, str]]:
 
 
 def allowed(room: str) -> set[str]:
-    """Return what a room may import: the core, and what a line of its README.md says.
+    """Return what a room may import: the core, and what its README.md lists.
 
-    The line reads ``Imports: core, sim``; it may go on to say where.
+    The list is a line ``Imports: core, sim``; more text may follow in the line.
     """
     page = PACKAGE / room / "README.md"
     text = page.read_text() if page.is_file() else ""
@@ -156,7 +156,7 @@ def entered(function: str) -> list[str]:
 
 
 def core_path() -> list[Path]:
-    """Return the files that one reads to know the core, in order: a table of the house's page."""
+    """Return the files of the core in reading order, from the table in convlab/README.md."""
     section = PAGE.read_text().partition("## How to read the core")[2].partition("\n## ")[0]
     return [
         PACKAGE / name for name in re.findall(r"^\| `(core/\S+\.py)` \|", section, re.MULTILINE)
@@ -180,12 +180,12 @@ def many_parameters() -> list[str]:
 
 
 def lines(*paths: Path) -> int:
-    """Return the number of lines of files, all of them counted."""
+    """Return the number of lines of files, blank lines included."""
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
 def numbers() -> dict[str, int]:
-    """Return each measure of the house by what it is."""
+    """Return each measure of the package by its name."""
     core = [path for name, path in modules().items() if part(name) == "core"]
     path = core_path()
     sizes = {
@@ -215,13 +215,17 @@ def declared_packages() -> set[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the numbers, or what is left without a room."""
+    """Print the numbers, or what still works without a room."""
     from tests.instruments import deletion
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--without", metavar="ROOM", choices=rooms(), help="test what is left")
-    parser.add_argument("--deletion", action="store_true", help="the same for each room")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="a page that has the markers")
+    parser.add_argument(
+        "--without", metavar="ROOM", choices=rooms(), help="run tests/core without this room"
+    )
+    parser.add_argument(
+        "--deletion", action="store_true", help="run tests/core without each room in turn"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table to this page")
     options = parser.parse_args(arguments)
     if options.without or options.deletion:
         deletion.publish([options.without] if options.without else rooms(), options.write)

@@ -1,20 +1,22 @@
-"""Whether Ctrl-C ends every command, and every cell, at any time, and leaves nothing.
+"""Test that Ctrl-C ends every command and every cell, at any time, and leaves nothing behind.
 
     python -m tests.instruments.interrupts [--runs 60] [--seed 0] [NAME ...]
 
-A name is a command (compare, check, ab, sweep, inspect), or a cell (cell:check, cell:build, ...): the
-same call in a Python process that lives on, as a notebook's does. Without names all are tried. Each
-run starts one on the simulator and sends SIGINT at a random time of its life, to the process alone
-or to its process group, as a terminal and Jupyter do, and sometimes twice. A command's run is clean
-when all of these hold; half of the runs begin with an empty cache, so that compilers are at work.
+A name is a command (compare, check, ab, sweep, inspect) or a cell (cell:check, cell:build, ...). A cell is the
+same call in a Python process that goes on afterwards, as a notebook's kernel does. Without names, all are
+tested. Each run works on the simulator and gets SIGINT at a random time. The signal goes to the process, or to
+its process group as from a terminal or from Jupyter, and sometimes twice. Half of the commands' runs begin with
+an empty cache, so that compilers are running.
+
+A command's run is clean if
 
 - the exit status is 130, and stderr has one line, "convlab: interrupted";
-- it ended within 2 s of the signal;
-- no process is left that it started, no file in its TMPDIR, no unfinished folder in its cache.
+- it ends within 2 s of the signal;
+- it leaves no process, no file in its TMPDIR, and no unfinished folder in its cache.
 
-A signal before convlab's first statement meets Python's own handler. Such runs are counted apart.
-A cell is clean when it raises KeyboardInterrupt within 2 s, leaves the same nothing, and the next cell
-computes what it should. Exits with status 1 if any run was not clean.
+If the signal comes before convlab's first statement, Python's own handler gets it. Such runs are counted
+separately. A cell is clean if it raises KeyboardInterrupt within 2 s, leaves nothing, and the next cell computes
+the correct result. The exit status is 1 if any run is not clean.
 """
 
 import argparse
@@ -54,12 +56,12 @@ CELLS = {
     "cell:endless": "endless(x, w)",
 }
 LIMIT = 2.0  # seconds from the signal to the end
-MARK = "CONVLAB_INTERRUPTS_RUN"  # in the environment of all that one run starts
+MARK = "CONVLAB_INTERRUPTS_RUN"  # in the environment of every process of one run
 _EARLY = 0.3  # seconds: a quarter of the signals are sent before
 _PATIENCE = 60.0  # seconds until a run that does not end is killed
 _PROGRESS = re.compile(r".*: (\d+ of \d+, )?\d+ s(, .*)?")  # a long command's line every 10 seconds
 
-# Runs one line of Python after another, and lets Ctrl-C interrupt them, but nothing in between.
+# Runs lines of Python. Ctrl-C interrupts a line, but nothing between two lines.
 _SESSION = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -90,7 +92,7 @@ while True:
 
 @dataclasses.dataclass
 class Run:
-    """One run: when the signal came, and what came of it."""
+    """One run: when the signal was sent, and how the run ended."""
 
     name: str
     delay: float  # seconds from the start to the signal
@@ -105,7 +107,7 @@ class Run:
 
     @property
     def faults(self) -> list[str]:
-        """What was not clean, in words; empty where all was."""
+        """What was not clean, in words; empty for a clean run."""
         cell = self.name in CELLS
         wanted = "KeyboardInterrupt: " if cell else 130
         found = []
@@ -126,9 +128,9 @@ class Run:
 
 
 def interrupted(name: str, delay: float, how: str, cache: Path, cold: bool = False) -> Run:
-    """Start a command, interrupt it after a delay, and return what came of it.
+    """Start a command, interrupt it after a delay, and return the run.
 
-    Where it ends before the signal, the run's status is "ended".
+    If the command ends before the signal, the run's status is "ended".
     """
     run = Run(name, delay, how, cold)
     with _scratch() as scratch:
@@ -173,7 +175,7 @@ def _end(process: subprocess.Popen, sent: float) -> tuple[int | str, float]:
 
 
 def _send(process: int, how: str, over: threading.Event) -> None:
-    """Send the signal; a second one 50 ms later, unless the run is over then."""
+    """Send the signal; for "twice", a second one after 50 ms if the run still goes on."""
     for _ in range(2 if how == "twice" else 1):
         with contextlib.suppress(ProcessLookupError):
             if how == "process":
@@ -185,7 +187,7 @@ def _send(process: int, how: str, over: threading.Event) -> None:
 
 
 def _begun(process: int) -> bool:
-    """Whether a command has blocked SIGINT, which is its first statement, or waits for its fork."""
+    """Return whether a command has run its first statement, which blocks SIGINT, or has forked."""
     folder = Path(f"/proc/{process}")
     text = (folder / "status").read_text()
     blocked = int(re.search(r"^SigBlk:\s*(\w+)", text, re.MULTILINE)[1], 16)
@@ -197,7 +199,7 @@ def _begun(process: int) -> bool:
 
 
 class Session:
-    """A Python process that runs cells and lives on, in a process group of its own."""
+    """A Python process that runs one cell after another, in a process group of its own."""
 
     def __init__(self, cache: Path) -> None:
         self._stack = contextlib.ExitStack()
@@ -218,7 +220,7 @@ class Session:
         assert self._process.stdout.readline() == "ready\n", _lines(self._err)
 
     def ask(self, cell: str, delay: float | None = None, how: str = "") -> tuple[str, float]:
-        """Run a cell, interrupted after a delay; return how it ended, and how long after that."""
+        """Run a cell and interrupt it after a delay; return how it ended, and seconds from the signal."""
         self._process.stdin.write(cell + "\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "begun\n"
@@ -244,7 +246,7 @@ class Session:
         return outcome, seconds
 
     def interrupted(self, name: str, delay: float, how: str) -> Run:
-        """Interrupt a cell after a delay, and return what came of it."""
+        """Interrupt a cell after a delay, and return the run."""
         run = Run(name, delay, how, False)
         run.status, run.seconds = self.ask(CELLS[name], delay, how)
         if self._process.poll() is not None:
@@ -255,7 +257,8 @@ class Session:
         run.files = [
             each
             for each in files(self._scratch / "tmp", self._cache)
-            if not each.startswith("convlab-")  # the process's own, which live as long as it does
+            # The process's own files stay until it ends.
+            if not each.startswith("convlab-")
         ]
         again, _ = self.ask("assert convlab.load('01', engine='sim')(x, w).sum() == 36")
         if again != "ended":
@@ -264,11 +267,11 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End the process, and what it left."""
+        """End the process and all that it started."""
         self._process.kill()
         self._process.communicate()
         left(self._scratch.name)
@@ -276,7 +279,7 @@ class Session:
 
 
 def _working(mark: str) -> list[str]:
-    """The commands of compilers, and of launches under way: a third generation of host.py."""
+    """Return the commands of compilers, and of running launches: grandchildren of host.py."""
     commands = dict(_running(mark))
     found = []
     for process, command in commands.items():
@@ -319,7 +322,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _running(mark: str) -> Iterator[tuple[int, str]]:
-    """The number and the command of each process that one run started."""
+    """Yield the id and the command of each process that one run started."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
@@ -328,7 +331,7 @@ def _running(mark: str) -> Iterator[tuple[int, str]]:
 
 
 def left(mark: str) -> list[str]:
-    """The commands of the processes that still run, all of which are killed then."""
+    """Kill the processes of a run that still run; return their commands."""
     found = []
     for process, command in _running(mark):
         found.append(command[:80])
@@ -338,7 +341,7 @@ def left(mark: str) -> list[str]:
 
 
 def files(temporary: Path, cache: Path) -> list[str]:
-    """What is left among temporary files, and what is unfinished in the cache."""
+    """Return the temporary files that are left, and unfinished folders of the cache."""
     found = [path.relative_to(temporary) for path in temporary.rglob("*")]
     found += [path.name for path in cache.glob("unfinished-*")]
     return sorted(map(str, found))
@@ -348,7 +351,7 @@ def files(temporary: Path, cache: Path) -> list[str]:
 
 
 def runs(name: str, count: int, draw: random.Random, cache: Path) -> list[Run]:
-    """Interrupt a command or a cell so many times, at random times of its life."""
+    """Interrupt a command or a cell `count` times, each at a random time."""
     session = Session(cache) if name in CELLS else None
     if session:
         life = 3.0
@@ -371,7 +374,8 @@ def runs(name: str, count: int, draw: random.Random, cache: Path) -> list[Run]:
                 session = Session(cache)
         else:
             run = interrupted(name, delay, how, cache, cold=len(found) % 2 == 1)
-        if run.status in ("ended", 0):  # too late: it was done
+        # It ended before the signal.
+        if run.status in ("ended", 0):
             continue
         found.append(run)
         print(json.dumps(dataclasses.asdict(run)), file=sys.stderr, flush=True)
@@ -381,7 +385,7 @@ def runs(name: str, count: int, draw: random.Random, cache: Path) -> list[Run]:
 
 
 def first_line(times: int = 20) -> list[float]:
-    """Seconds from the start of a command's process to convlab's first statement, many times."""
+    """Return seconds from the start of a process to convlab's first statement, `times` times."""
     found = []
     for _ in range(times):
         started = time.monotonic()
@@ -400,7 +404,7 @@ def first_line(times: int = 20) -> list[float]:
 
 
 def _life(name: str, cache: Path) -> float:
-    """Seconds that a command takes."""
+    """Return the seconds that a command takes."""
     started = time.monotonic()
     with _scratch() as scratch:
         subprocess.run(
@@ -414,7 +418,7 @@ def _life(name: str, cache: Path) -> float:
 
 
 def table(found: dict[str, list[Run]]) -> str:
-    """Return a Markdown table of the runs, and what was not clean below."""
+    """Return a Markdown table of the runs, and below it each run that was not clean."""
     rows = ["| name | runs | clean | before the first line | slowest | median |", "|---" * 6 + "|"]
     faults = []
     for name, several in found.items():
@@ -434,16 +438,19 @@ def table(found: dict[str, list[Run]]) -> str:
 
 
 def main() -> int:
-    """Interrupt what the command line names; return the exit status."""
+    """Interrupt the commands and cells that are named; return the exit status."""
     parser = argparse.ArgumentParser(description="Interrupt commands and cells at random times.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*COMMANDS, *CELLS]))
-    parser.add_argument("--runs", type=int, default=60, help="of each")
+    parser.add_argument("--runs", type=int, default=60, help="runs of each (default: 60)")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     unknown = set(asked.names) - {*COMMANDS, *CELLS}
     if unknown:
-        parser.error(f"no command or cell is called {', '.join(sorted(unknown))}")
-    # a script's background job is started deaf to SIGINT, and so would be what it starts
+        parser.error(
+            f"no command or cell is named {', '.join(sorted(unknown))}: choose from "
+            f"{', '.join([*COMMANDS, *CELLS])}"
+        )
+    # A script starts background jobs with SIGINT ignored, and their children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     found = {}
     with tempfile.TemporaryDirectory(prefix="interrupts-") as cache:
@@ -453,7 +460,7 @@ def main() -> int:
     print(table(found))
     before = sorted(first_line())
     print(
-        f"\nthe first line runs {1e3 * statistics.median(before):.0f} ms after the start of the "
+        f"\nconvlab's first line runs {1e3 * statistics.median(before):.0f} ms after the start of the "
         f"process, at most {1e3 * before[-1]:.0f} ms (20 starts)"
     )
     return int(any(run.faults for several in found.values() for run in several if run.started))

@@ -1,15 +1,15 @@
-"""Planted bugs mended by a program that reads nothing but the check's JSON and the kernel's source.
+"""Fix planted bugs by a program that reads only the check's JSON and the kernel's source.
 
-A demonstration that the reports are enough to act on, not a product. `proposals` turns a report
-into edits, by rules over the fault's kind, its line, the array and the index, and the smallest
-problem that fails: what that problem still needs (a stride, padding, groups, a bias) is what the
-kernel gets wrong. Each edit is checked on that problem, then on a set, until one is right; a report
-of the edited kernel may lead on.
+    python -m tests.instruments.mend [--write tests/instruments/mend.md] [--others]
 
-    python -m tests.instruments.mend [--write PAGE] [--others]
+This shows that a report has enough information to act on; it is not a tool for users. `proposals` turns a report
+into edits. Its rules use the kind of the fault, its line, the array, the index, and the smallest problem that
+fails. If that problem still has a stride, padding, groups or a bias, the kernel handles that incorrectly. Each
+edit is checked on the smallest problem, then on a set. If an edit fixes only a part, its report leads to the
+next edit.
 
-prints which of 20 planted mistakes (planted.py) were mended, by which rule; it exits with 1 if
-fewer than 15 were.
+Prints which of 20 planted mistakes (planted.py) were fixed, and by which rule. The exit status is 1 if fewer than
+15 were fixed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from convlab.strict.generated_problems import generate
 from tests.instruments import pages
 from tests.instruments.planted import MUTANTS, Mutant
 
-TRIES = 12  # edits tried for one mistake
+# Edits that are tried for one mistake, at most.
+TRIES = 12
+# Mistakes that must be fixed.
 ENOUGH = 15
-# The kinds, each a pattern of mutants' names. Of each kind the first four of the table, at most two
-# of a rung; not those in a header, or that need a workspace of their own.
+# The kinds, each with a pattern of mutants' names. Each kind has the first four mutants of the table, and at
+# most two of a rung. Mutants of a header, or with a limited workspace, are left out.
 KINDS = {
     "a barrier is missing": "no_barrier",
     "an argument is ignored": "(stride|padding|dilation|groups)_ignored",
@@ -47,7 +49,7 @@ Report = dict[str, Any]
 
 
 def chosen(skipped: Iterable[Mutant] = ()) -> dict[str, tuple[Mutant, ...]]:
-    """The 20 planted mistakes, by kind; or others, where some are skipped."""
+    """Return the 20 planted mistakes by kind, or others if those are `skipped`."""
     found = {}
     for kind, pattern in KINDS.items():
         taken: list[Mutant] = []
@@ -63,8 +65,8 @@ def chosen(skipped: Iterable[Mutant] = ()) -> dict[str, tuple[Mutant, ...]]:
 # ---- reports ----------------------------------------------------------------------------------
 
 
-def told(name: str, text: str, problem: Any) -> Report:
-    """What ``check --json`` says of a kernel, on one problem or a set."""
+def json_report(name: str, text: str, problem: Any) -> Report:
+    """Return what ``check --json`` prints for a kernel, on one problem or a set."""
     try:
         kernel = convlab.compile(text, name=name, engine="sim")
         found = convlab.check(kernel, problem, progress=False).to_dict()
@@ -74,24 +76,26 @@ def told(name: str, text: str, problem: Any) -> Report:
 
 
 def everything() -> list[convlab.Problem]:
-    """The awkward problems, but for the one of 66,000 images, and some generated ones."""
+    """Return the awkward problems without that of 66,000 images, and some generated ones."""
     small = [problem for problem in convlab.problems("awkward") if problem.N < 1000]
     return [*small, *generate(24)]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a mistake was mended, by which rules, after how many tries."""
+    """Whether a mistake was fixed, by which rules, after how many tries."""
 
     mended: bool
     rules: tuple[str, ...]
     tries: int
-    fault: str  # what the first report said
-    text: str  # the kernel, as it is now
+    # The fault of the first report.
+    fault: str
+    # The kernel after the edits.
+    text: str
 
 
-def mend(name: str, text: str, check: Callable[[str, str, Any], Report] = told) -> Outcome:
-    """Edit a kernel until it is right, or `TRIES` edits were tried."""
+def mend(name: str, text: str, check: Callable[[str, str, Any], Report] = json_report) -> Outcome:
+    """Edit a kernel until it is correct, or `TRIES` edits were tried."""
     report = check(name, text, everything())
     fault = str(report["fault"])
     tries = 0
@@ -115,7 +119,7 @@ def mend(name: str, text: str, check: Callable[[str, str, Any], Report] = told) 
 
 
 def _further(before: Report, after: Report) -> bool:
-    """Whether an edit that does not mend all mends something: fewer problems are wrong."""
+    """Return whether an edit makes fewer problems fail."""
     wrong = [
         sum(not one["correct"] for one in report.get("reports", ())) for report in (before, after)
     ]
@@ -126,7 +130,7 @@ def _further(before: Report, after: Report) -> bool:
 
 
 def proposals(report: Report, text: str) -> Iterator[tuple[str, str]]:
-    """Edits of a source that a report suggests, the likeliest first: the rule, the new text."""
+    """Yield edits for a report, the most likely first: the rule and the new source."""
     finding = next(found for found in report["findings"] if found["error"])
     seen = {text}
     for rule, edited in _suggested(finding, report["dimensions"], text):
@@ -144,7 +148,7 @@ def _suggested(finding: Report, dimensions: str | None, text: str) -> Iterator[t
     if finding["array"] == "x" and "bounds" in finding["kind"]:
         yield "test all four borders", _borders(text)
     if problem and (problem.stride, problem.padding, problem.dilation) != ((1, 1), (0, 0), (1, 1)):
-        yield "h and w as the formula has them", _formula(text)
+        yield "h and w by the formula", _formula(text)
     if problem and problem.groups > 1:
         yield (
             "a group's share of channels",
@@ -159,7 +163,7 @@ def _suggested(finding: Report, dimensions: str | None, text: str) -> Iterator[t
 
 
 def _before(lines: list[str], at: int, new: str) -> str:
-    """The text with a line before another, and before the #pragma that belongs to that."""
+    """Return the text with a new line before a line, and before that line's #pragma."""
     indent = lines[at][: _indent(lines[at])]
     while lines[at - 1].lstrip().startswith("#pragma"):
         at -= 1
@@ -171,7 +175,7 @@ def _indent(line: str) -> int:
 
 
 def _around(lines: list[str], at: int) -> list[int]:
-    """The lines that one stands within, the innermost first, by indentation."""
+    """Return the lines that enclose a line, the innermost first, by indentation."""
     found = []
     depth = _indent(lines[at])
     for i in range(at - 1, -1, -1):
@@ -182,7 +186,7 @@ def _around(lines: list[str], at: int) -> list[int]:
 
 
 def _barriers(lines: list[str], first: int, later: int) -> Iterator[tuple[str, str]]:
-    """Between the two, in the innermost loop that both are in; or at that loop's end."""
+    """Yield edits with a barrier: between two lines, in their innermost common loop; or at its end."""
     path = [later, *_around(lines, later)]
     both = [i for i in path if i in _around(lines, first)]
     if not both or first == later:
@@ -209,7 +213,7 @@ def _borders(text: str) -> str:
 
 
 def _formula(text: str) -> str:
-    """Each h and w computed of p and q as kernels/convlab.cuh has it, with the tap if it has one."""
+    """Yield edits that compute h and w from p and q by the formula of kernels/convlab.cuh."""
 
     def right(found: re.Match[str]) -> str:
         start, axis, corner, sides = found.groups()
@@ -221,7 +225,7 @@ def _formula(text: str) -> str:
 
 
 def _bias(lines: list[str], store: int | None) -> Iterator[tuple[str, str]]:
-    """It is that of channel k; and it is added where y is stored."""
+    """Yield edits that take the bias of channel k, or add the bias where y is stored."""
     text = "".join(lines)
     named = re.search(r"const float\s*\*[\w\s]*?(\w*bias)\b", text)
     if named is None:
@@ -236,7 +240,7 @@ def _bias(lines: list[str], store: int | None) -> Iterator[tuple[str, str]]:
 
 
 def _guard(lines: list[str], at: int, array: str, text: str) -> Iterator[tuple[str, str]]:
-    """A test before a store to y; a load of w only where it is in w."""
+    """Yield edits that test before a store to y, or before a load of w."""
     if array == "y":
         leave = "continue" if any("for (" in lines[i] for i in _around(lines, at)) else "return"
         most = "(group + 1) * (conv.K / conv.groups)" if " group = " in text else "conv.K"
@@ -251,7 +255,7 @@ def _guard(lines: list[str], at: int, array: str, text: str) -> Iterator[tuple[s
             within = f"(&{load[0]} < {end} ? {load[0]} : 0.0f)"
             line = lines[at][: load.start()] + within + lines[at][load.end() :]
             yield (
-                "a load only where there is something",
+                "a load only inside the array",
                 "".join([*lines[:at], line, *lines[at + 1 :]]),
             )
 
@@ -260,26 +264,33 @@ def _guard(lines: list[str], at: int, array: str, text: str) -> Iterator[tuple[s
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; return 1 if fewer than `ENOUGH` were mended."""
+    """Print the table; return 1 if fewer than `ENOUGH` were fixed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="between its markers `mend`")
-    parser.add_argument("--others", action="store_true", help="by the same rule those that follow")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="PAGE",
+        help="write the table between this page's markers `mend`",
+    )
+    parser.add_argument(
+        "--others", action="store_true", help="take the mistakes that come next by the same rule"
+    )
     options = parser.parse_args(arguments)
     if options.write is not None:
         pages.between(options.write, "mend")
-    rows = ["| kind | mistake | reported as | mended by | tries |", "|---|---|---|---|---:|"]
+    rows = ["| kind | mistake | reported as | fixed by | tries |", "|---|---|---|---|---:|"]
     print("\n".join(rows))
     outcomes = []
     first = [mutant for mutants in chosen().values() for mutant in mutants]
     for kind, mutants in chosen(first if options.others else ()).items():
         for mutant in mutants:
             outcomes.append(outcome := mend(mutant.name, mutant.source))
-            by = "; ".join(outcome.rules) if outcome.mended else "**not mended**"
+            by = "; ".join(outcome.rules) if outcome.mended else "**not fixed**"
             what = f"`{mutant.name}`: {mutant.mistake}"
             rows.append(f"| {kind} | {what} | {outcome.fault} | {by} | {outcome.tries} |")
             print(rows[-1], flush=True)
     mended = sum(outcome.mended for outcome in outcomes)
-    rows += ["", f"{mended} of {len(outcomes)} mended."]
+    rows += ["", f"{mended} of {len(outcomes)} fixed."]
     print("\n".join(rows[-2:]))
     if options.write is not None:
         pages.write_between(options.write, "mend", "\n".join(rows))

@@ -1,7 +1,7 @@
-"""Where nvcc made one wide access of several narrow ones: the counts of the source differ there.
+"""Find where nvcc joined several accesses of the source, and correct the simulator's counts for that.
 
-The simulator counts the source's accesses. nvcc may read four neighbouring floats with one
-``LDS.128``: a quarter of the requests, and, where lanes read the same words, fewer wavefronts.
+The simulator counts the source's accesses. nvcc may read four neighbouring floats with one ``LDS.128``. That is
+a quarter of the requests, and fewer wavefronts where lanes read the same words.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 from convlab.profile.sass import Function
 from convlab.sim.trace import Trace
 
-BLOCK = (0, 0, 0, -1, 1 << 20)  # what `record` is to be for `joined`: all warps of the first block
-Lanes = Mapping[int, int]  # from the lane to its byte
+# The argument `record` for `joined`: all warps of the first block.
+BLOCK = (0, 0, 0, -1, 1 << 20)
+# From the lane to its byte.
+Lanes = Mapping[int, int]
 
 
 class Merge(NamedTuple):
     """Accesses of one source line that nvcc joined.
 
-    `space` and `kind` are as in `Trace.lines`; `source` and `made` are bytes for each lane, of one
-    access of the source and of the widest machine instruction made of it.
+    `space` and `kind` are as in `Trace.lines`. `source` is the bytes per lane of one access of the
+    source, `made` those of the widest machine instruction for it.
     """
 
     line: int
@@ -32,11 +34,11 @@ class Merge(NamedTuple):
     opcode: str
 
     def __str__(self) -> str:
-        return f"line {self.line}: one {self.opcode} for {self.made // self.source} of the source's"
+        return f"line {self.line}: one {self.opcode} for {self.made // self.source} accesses of the source"
 
 
 def merges(functions: Sequence[Function], lines: Sequence[Mapping[str, Any]]) -> list[Merge]:
-    """Return the merges among the counted lines (`Trace.lines`) of functions that were launched."""
+    """Return the merges in the lines (`Trace.lines`) of the launched functions."""
     found = []
     for row in lines:
         line = row["line"]
@@ -53,10 +55,11 @@ def merges(functions: Sequence[Function], lines: Sequence[Mapping[str, Any]]) ->
 
 
 def joined(trace: Trace, block: Trace | None, merges: Sequence[Merge]) -> dict[str, float]:
-    """Return the counters of a run that merges change, as they are with those made.
+    """Return the counters that the merges change, with the merges applied.
 
-    In a recorded block, successive requests whose addresses follow each other in each lane are one.
-    What is left there of a line's requests, and of its sectors or wavefronts, is left in all.
+    In the recorded block, successive requests count as one if each lane's addresses are neighbours.
+    This gives the share of a line's requests, and of its sectors or wavefronts, that remains. The
+    same share is taken for all blocks.
     """
     counters: dict[str, float] = {}
     for merge in merges:
@@ -86,7 +89,7 @@ def joined(trace: Trace, block: Trace | None, merges: Sequence[Merge]) -> dict[s
 
 
 def _made(source: Sequence[tuple[Lanes, int]], width: int) -> list[tuple[Lanes, int]]:
-    """Requests with those joined, to so many bytes at most, that the machine code joins."""
+    """Return the requests after joining neighbours, up to `width` bytes per lane."""
     made: list[tuple[Lanes, int]] = []
     for lanes, size in source:
         first, so_far = made[-1] if made else ({}, width)
@@ -103,7 +106,7 @@ def _sectors(lanes: Lanes, size: int) -> int:
 
 
 def _wavefronts(lanes: Lanes, size: int) -> int:
-    """Turns of the banks; of 16 bytes a half warp goes at a time."""
+    """Return the wavefronts of a request; accesses of 16 bytes are served by half warps."""
     bytes_ = [*lanes.values()]
     step = 16 if size > 8 else 32
     turns = 0

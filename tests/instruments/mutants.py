@@ -1,16 +1,13 @@
-"""Wrong kernels, planted on purpose: does the check catch them, every one?
+"""Test that the check finds every planted mistake.
 
-A mutant is a rung of the ladder with a mistake edited in (planted.py). The command builds all of
-them, gives each to the check, and prints which mistake was caught by what; it exits with 1 if one
-escaped.
-
-    python -m tests.instruments.mutants           on a GPU where there is one, else simulated
+    python -m tests.instruments.mutants           on a GPU if there is one, else on the simulator
     python -m tests.instruments.mutants --engine sim --markdown
     python -m tests.instruments.mutants --only 01_constant 03_no_barrier_before
 
-A mutant is checked on the named set of awkward problems, and two with a ReLU, cheap ones first,
-until one shows it.
-None says which problem that should be.
+A mutant is a rung with a planted mistake (planted.py). The command builds and checks each mutant, and prints how
+its mistake was found. The exit status is 1 if one was not found. A mutant is checked on the problems of the set
+"awkward" and on two with a ReLU, cheap ones first, until one of them fails. The table of mistakes does not say
+which problem should fail.
 """
 
 from __future__ import annotations
@@ -38,22 +35,22 @@ PROBLEMS = (*convlab.problems("awkward"), _RELU, replace(_RELU, bias=True))
 
 @dataclass(frozen=True)
 class Finding:
-    """What the check found on the first problem that showed something.
+    """What the check found on the first problem that fails.
 
     Attributes
     ----------
     kind
-        "wrong result", "runtime fault" or "build error"; None where nothing was found.
+        "wrong result", "runtime fault" or "build error"; None if nothing was found.
     what
-        In words, one line.
+        The finding in one line.
     problem
         The problem's label; empty for a build error.
     checked
-        The number of problems checked, that one included.
+        The number of problems checked, including that one.
     seconds
-        What that took.
+        Seconds for all these problems.
     findings
-        A runtime fault's, where it was simulated: which line, block, thread.
+        Of a runtime fault on the simulator: line, block and thread.
     """
 
     kind: str | None
@@ -65,7 +62,7 @@ class Finding:
 
 
 def build(mutant: Mutant, engine: str) -> convlab.Kernel | Finding:
-    """Compile a mutant; return the kernel, or that there is none."""
+    """Compile a mutant; return the kernel, or a finding if it does not build."""
     limit = mutant.workspace_limit or WORKSPACE_LIMIT
     try:
         return convlab.compile(
@@ -78,9 +75,9 @@ def build(mutant: Mutant, engine: str) -> convlab.Kernel | Finding:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Keep torch's threads from waiting for one another while builds and simulator have the cores.
+    """Let torch use one thread, because builds and the simulator use the cores.
 
-    The truths of problems this small take a quarter of the time with one.
+    The float64 references of such small problems then take a quarter of the time.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -92,13 +89,13 @@ def one_torch_thread() -> Iterator[None]:
 
 @one_torch_thread()
 def examine(kernel: convlab.Kernel) -> Finding:
-    """Check a kernel problem by problem until something is found."""
+    """Check a kernel, one problem after another, until something is found."""
     started = time.perf_counter()
     checked = 0
-    # A simulated thread costs as much as many products: by far the dearest comes last.
+    # A simulated thread costs as much as many products. The most expensive problem comes last.
     for problem in sorted(PROBLEMS, key=lambda p: p.macs + 256 * p.gemm_m * p.K):
         if problem.name == "awkward.images_66000" and kernel.counts:
-            # a race is seen on fewer images, and counting the traffic of these takes a minute
+            # Problems with fewer images show a race. Counting the traffic of these takes a minute.
             options = {"engine": "sim", "trace": False, "workspace_limit": kernel.workspace_limit}
             kernel = convlab.compile(kernel.source, name=kernel.name, **options)
         try:
@@ -114,7 +111,7 @@ def examine(kernel: convlab.Kernel) -> Finding:
 
 
 def survey(mutants: Iterable[Mutant], engine: str) -> Iterator[tuple[Mutant, Finding]]:
-    """Examine mutants one by one, in order, building several at a time ahead of that."""
+    """Examine mutants in order; several are built at a time meanwhile."""
     workers = min(8, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(workers) as pool:
         building = [(mutant, pool.submit(build, mutant, engine)) for mutant in mutants]
@@ -126,17 +123,17 @@ def survey(mutants: Iterable[Mutant], engine: str) -> Iterator[tuple[Mutant, Fin
 
 
 def judge(mutant: Mutant, built: convlab.Kernel | Finding) -> Finding:
-    """Examine what was built, if it was; on a GPU the check does that in a process of its own."""
+    """Return the finding for a mutant: its build error, or what the check finds."""
     return built if isinstance(built, Finding) else examine(built)
 
 
 def expected(mutant: Mutant, engine: str) -> str | None:
-    """Return what a mutant has to be caught as on an engine; None: it need not be."""
+    """Return the kind of finding that a mutant must give on an engine, or None for no finding."""
     return mutant.sim if engine == "sim" else mutant.cuda
 
 
 def _first_sign(kernel: convlab.Kernel, problem: convlab.Problem) -> tuple[str, str, tuple] | None:
-    """Return the kind of what the check finds on one problem, what, and its findings; or None."""
+    """Return the kind, the text and the findings of the check on one problem, or None."""
     try:
         report = convlab.check(kernel, problem)
     except LaunchError as error:
@@ -155,22 +152,24 @@ def _row(mutant: Mutant, finding: Finding, engine: str) -> tuple[str, ...]:
         on = f" on {finding.problem}" if finding.problem else ""
         caught = f"{finding.kind}{on}: {finding.what}"
     elif expected(mutant, engine):
-        caught = "NOT CAUGHT"
+        caught = "NOT FOUND"
     else:
-        caught = f"not caught, nor can it be here: {mutant.why}"
+        caught = f"not found, and cannot be found here: {mutant.why}"
     return mutant.name, mutant.rung, mistake, caught, f"{finding.seconds:.2f}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; return 1 if a mutant escaped."""
+    """Print the table; return 1 if a mutant was not found."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--engine", choices=("auto", "sim", "cuda"), default="auto")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants alone")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these mutants")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     options = parser.parse_args(arguments)
     unknown = set(options.only or ()) - {mutant.name for mutant in MUTANTS}
     if unknown:
-        parser.error(f"no mutant is named {', '.join(sorted(unknown))}")
+        parser.error(
+            f"no mutant is named {', '.join(sorted(unknown))}: see planted.py for the names"
+        )
     engine = convlab.load("01_direct", engine=options.engine).engine
     chosen = [m for m in MUTANTS if not options.only or m.name in options.only]
 
@@ -179,7 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
     spared = []
     kinds = dict.fromkeys((WRONG, FAULT, BUILD), 0)
     if options.markdown:
-        print(f"| mutant | rung | mistake | caught on {engine} by | s |\n|---|---|---|---|---|")
+        print(f"| mutant | rung | mistake | found on {engine} as | s |\n|---|---|---|---|---|")
     for mutant, finding in survey(chosen, engine):
         name, rung, mistake, caught, seconds = _row(mutant, finding, engine)
         if options.markdown:
@@ -193,14 +192,14 @@ def main(arguments: list[str] | None = None) -> int:
             (escaped if expected(mutant, engine) else spared).append(mutant.name)
     shares = ", ".join(f"{count} by {kind}" for kind, count in kinds.items() if count)
     print(
-        f"\n{sum(kinds.values())} of {len(chosen)} mutants caught on {engine} ({shares}), "
-        f"{len(spared)} that it cannot show, {len(escaped)} escaped; "
+        f"\n{sum(kinds.values())} of {len(chosen)} mutants found on {engine} ({shares}), "
+        f"{len(spared)} cannot be found there, {len(escaped)} not found; "
         f"{time.perf_counter() - started:.0f} s"
     )
     if spared:
-        print(f"cannot show: {', '.join(spared)}")
+        print(f"cannot be found on {engine}: {', '.join(spared)}")
     if escaped:
-        print(f"ESCAPED: {', '.join(escaped)}")
+        print(f"NOT FOUND: {', '.join(escaped)}")
     return bool(escaped)
 
 

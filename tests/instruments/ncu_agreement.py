@@ -1,13 +1,13 @@
-"""Does the simulator count what the hardware counts? For every rung, on a GPU with ncu.
+"""Compare the simulator's counters with ncu's, for every rung.
 
-    python -m tests.instruments.ncu_agreement [--kernel NAME ...] [--json FILE] [--write FILE]
+    python -m tests.instruments.ncu_agreement [--kernel NAME ...] [--json FILE] [--write PAGE]
 
-Prints a Markdown table: simulated against ncu's counters on three small problems, each difference
-marked "ok" up to 5% (wavefronts: 15%); --write puts it into a file.
+Prints a Markdown table of both on three small problems. A difference of up to 5% is "ok" (wavefronts: 15%). Needs
+a GPU and ncu.
 
-The simulator counts the source's accesses. Where nvcc joined some (a float4 for four floats, which
-the widths in its machine code tell), a block's requests tell what is left of them once these are
-joined; a difference that is then within its limit is "explained", and "why" says by what.
+The simulator counts the source's accesses. nvcc may join some, as a float4 for four floats; the machine code
+shows this. `merging` computes the counts after joining. If the difference is then within its limit, it is
+"explained", and the column "why" names the instruction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SMALL = {
     "padded, strided": "N=2,C=8,H=57,W=61,K=40,R=5,S=3,stride=2,padding=2x1,bias=1",
     "grouped, dilated": "N=1,C=32,H=48,W=80,K=64,R=3,S=3,dilation=2,padding=2,groups=4",
 }
-# What is compared, the difference that is allowed, and where it comes from.
+# Quantity, counter, counter to divide by, and the allowed difference.
 RATIOS = (
     ("sectors / load", "global_load_sectors", "global_load_requests", 0.05),
     ("sectors / store", "global_store_sectors", "global_store_requests", 0.05),
@@ -51,18 +51,18 @@ RATIOS = (
 
 
 def own_functions(source: str) -> list[str]:
-    """The names of a source's ``__global__`` functions: a library's are not simulated."""
+    """Return the names of a source's ``__global__`` functions; those of libraries are not simulated."""
     blank = re.sub(r"//[^\n]*|__launch_bounds__\s*\([^)]*\)+", "", source)
     return re.findall(r"__global__\s+(?:static\s+)?\w+\s+(\w+)\s*\(", blank)
 
 
 def only(counters: pd.DataFrame, functions: Sequence[str]) -> pd.DataFrame:
-    """The counters of some functions alone: without a library's kernels."""
+    """Return the counters of some functions, without a library's kernels."""
     return counters[counters["function"].str.partition("<")[0].isin(functions)]
 
 
 def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list[merging.Merge]]:
-    """What the simulator counts: of the source, as nvcc joined its accesses, and what it joined."""
+    """Return the simulator's counters, the same after joining, and the joined accesses."""
     kernel = load(name, engine="sim")
     trace = sampling.simulate(kernel, small, seed=0)
     functions = disassembly.compiled(kernel, device.find_gpu())
@@ -74,14 +74,14 @@ def simulate(name: str, small) -> tuple[dict[str, float], dict[str, float], list
 
 
 def counted(trace: Trace) -> dict[str, float]:
-    """A run's counters, and the operations of its own kernels: ncu leaves a library's out."""
+    """Return a run's counters, with the operations of its own kernels only, as ncu's are."""
     if trace.flops is None:
         return dict(trace.counters)
     return trace.counters | {"flops": trace.flops - trace.counters["library_flops"]}
 
 
 def agreement(names: list[str]) -> list[dict]:
-    """A row for each rung, problem and quantity."""
+    """Return a row for each rung, problem and quantity."""
     rows = []
     for name in names:
         cuda = load(name, engine="cuda")
@@ -108,14 +108,15 @@ def compare(
     merges: Sequence[merging.Merge],
     measured: Mapping[str, float],
 ) -> list[dict]:
-    """A row for each quantity, of the source's counts, those as nvcc joined it, and ncu's."""
+    """Return a row for each quantity: the source's counts, the same after joining, and ncu's."""
     rows = []
     for quantity, above, below, allowed in RATIOS:
         ours, ours_joined, theirs = (
             _quantity(side, quantity, above, below) for side in (source, joined, measured)
         )
         if not ours and not theirs:
-            continue  # no shared memory, say
+            # As for a kernel without shared memory.
+            continue
         off, off_joined = (
             value / theirs - 1 if value and theirs else None for value in (ours, ours_joined)
         )
@@ -159,7 +160,7 @@ def _number(value: float | None) -> str:
 
 
 def agreement_table(rows: list[dict]) -> list[str]:
-    """The counters' table, as lines of Markdown."""
+    """Return the table as lines of Markdown."""
     lines = [
         "| kernel | problem | quantity | simulated | ncu | difference | | as nvcc joined it | why |",
         "|---|---|---|---:|---:|---:|---|---:|---|",
@@ -182,13 +183,13 @@ def agreement_table(rows: list[dict]) -> list[str]:
             f"{row['why']} |"
         )
     known = [row for row in rows if row.get("difference") is not None]
-    right, explained = (sum(row[key] for row in known) for key in ("ok", "explained"))
-    limits = f"{right} of {len(known)} within their limit (5%; wavefronts 15%)"
+    ok, explained = (sum(row[key] for row in known) for key in ("ok", "explained"))
+    limits = f"{ok} of {len(known)} within their limit (5%; wavefronts 15%)"
     return [*lines, "", f"{limits}, {explained} more explained."]
 
 
 def main() -> int:
-    """Compare what was asked for; the exit status is 1 if there is no GPU."""
+    """Compare, print and write; return the exit status, 1 without a GPU."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kernel", action="append")
     parser.add_argument("--json", type=Path)
@@ -196,12 +197,12 @@ def main() -> int:
         "--write",
         type=Path,
         metavar="FILE",
-        help="write the table between the markers `ncu` of this file",
+        help="write the table between this page's markers `ncu`",
     )
     given = parser.parse_args()
     here = device.describe()
     if here is None:
-        print("needs an NVIDIA GPU", file=sys.stderr)
+        print("no GPU: run this on a machine with an NVIDIA GPU and ncu", file=sys.stderr)
         return 1
     rows = agreement(given.kernel or [path.stem for path in catalog.catalog()])
     where = (

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and the places of a page that instruments write them to."""
+"""Write tables in Markdown, between the markers of a page."""
 
 from pathlib import Path
 
@@ -17,15 +17,15 @@ def laid(frame: pd.DataFrame) -> str:
 
 
 def write_between(path: Path, marker: str, text: str) -> None:
-    """Replace what stands between a file's markers ``<!-- marker: begin -->`` and ``end``."""
+    """Replace the text between a page's markers ``<!-- marker: begin -->`` and ``end``."""
     head, tail = between(path, marker)
     writable(path, "the tables").write_text(f"{head}\n{text}\n{tail}")
 
 
 def between(path: Path, marker: str) -> tuple[str, str]:
-    """What stands before and after that text, the markers included.
+    """Return the text before and after the part between the markers, with the markers.
 
-    Raises ProblemError if the file has no such markers, or cannot be read.
+    Raises ProblemError if the page cannot be read, or does not have each marker once.
     """
     begin = f"<!-- {marker}: begin -->"
     end = f"<!-- {marker}: end -->"
@@ -33,5 +33,7 @@ def between(path: Path, marker: str) -> tuple[str, str]:
     head, _, rest = text.partition(begin)
     _, found, tail = rest.partition(end)
     if not found or text.count(begin) != 1 or text.count(end) != 1:
-        raise ProblemError(f"{path} must have one line {begin} and, after it, one line {end}")
+        raise ProblemError(
+            f"{path} does not have the markers once: add a line {begin} and, below it, a line {end}"
+        )
     return head + begin, end + tail

@@ -1,17 +1,15 @@
-"""The planted mistakes: one edit, or a few, of a rung each; `mutants` runs them.
+"""The table of planted mistakes: each is one edit of a rung, or a few. `mutants` runs them.
 
-Shipped mistakes that are not here, because no kernel file can make them, or the numbers are right:
+Some mistakes of published kernels are not here. A kernel file cannot make them, or the results are correct:
 
-- arguments that `load_inline` does not have, a C++ standard too old, cuBLAS not linked: a build is
-  convlab's, a kernel file has no say in it (tests/test_build.py; each cuBLAS rung is linked there);
-- tensors not contiguous, not float32, on another device: `Kernel` converts or refuses them
-  (test_kernels.py, test_inputs_of_any_layout; test_errors.py, test_a_tensor_on_the_other_device;
-  test_nn.py, test_any_strides, test_wrong_dtype);
-- an output without gradient: test_nn.py, test_gradients_match_float64; filters initialised unlike
-  the layer replaced: test_nn.py, test_state_dict_both_ways and the tests of `replace`;
-- a library handle made on each call: slow, not wrong;
-- an element count in 32 bits: to show takes 8 GB and, simulated, hours. Here 16 bits stand in for
-  it ("stand-in"); at its true size it is for a GPU.
+- invalid arguments of `load_inline`, an old C++ standard, cuBLAS not linked: convlab builds, not the kernel file
+  (tests/sim/test_build.py);
+- tensors that are not contiguous, not float32, or on another device: `Kernel` converts or rejects them
+  (tests/rungs/test_kernels.py, tests/sim/test_errors.py, tests/nn/test_nn.py);
+- an output without a gradient, or filters that differ from the replaced layer's: tests/nn/test_nn.py;
+- a library handle that is created on each call: this is slow, but correct;
+- an element count that overflows 32 bits: to show it takes 8 GB, and hours on the simulator. A 16-bit integer is
+  used instead ("stand-in").
 """
 
 from __future__ import annotations
@@ -38,21 +36,22 @@ class Mutant:
     rung
         Stem of the kernel file that it is made from.
     mistake
-        In words.
+        What is wrong, in words.
     edits
         (old, new) or (old, new, count): the old text occurs once, or `count` times.
     sim, cuda
-        What it must be caught as on each engine; on a GPU a wrong result may also show as a fault
-        and the other way round. None: that engine can't show it, or not each time; `why` says why.
+        The kind of finding that each engine must give. On a GPU a wrong result may also be found as
+        a fault, and the other way round. None: the engine cannot find it, or not each time; `why`
+        gives the reason.
     shipped
-        Whether published kernels were found with it.
+        Whether published kernels have this mistake.
     inline
         A header that is pasted in place of its #include, so that `edits` reach it.
     workspace_limit
-        Bytes of workspace; None for the usual.
+        Bytes of workspace; None for the default.
     at
-        Texts of the lines that a report may name, where those are not the edit's own: the access
-        that goes wrong by it, the two sides of the race that a missing barrier lets in.
+        Texts of the lines that a report may name, if these are not the edited lines: for example
+        the two accesses of the race that a missing barrier causes.
     """
 
     name: str
@@ -69,11 +68,11 @@ class Mutant:
 
     @property
     def right(self) -> str:
-        """The rung's text before the mistake."""
+        """The rung's text without the mistake."""
         return self.pasted((KERNELS / f"{self.rung}.cu").read_text())
 
     def pasted(self, text: str) -> str:
-        """Return a text of the rung with ``inline`` in it."""
+        """Return the rung's text with the header ``inline`` pasted in."""
         if not self.inline:
             return text
         header = (KERNELS / self.inline).read_text().replace("#pragma once\n", "\n")
@@ -83,7 +82,7 @@ class Mutant:
     def source(self) -> str:
         """The rung's text with the mistake in it.
 
-        Raises ValueError if an old text is not there as often as it should be.
+        Raises ValueError if an old text does not occur as often as it should.
         """
         text = self.right
         for old, new, *count in self.edits:
@@ -125,10 +124,10 @@ def _m(name: str, mistake: str, *edits: Edit, **rest: object) -> dict:
     return {"name": name, "mistake": mistake, "edits": edits, **rest}
 
 
-LUCK = "the values read are never used: a GPU shows it only where the address is not mapped"
-OVERLAP = "a GPU shows it only where warps happen to run far enough apart"
-LEFT = "a GPU shows it only where shared memory happens to hold something else than 0"
-EARLY = "a GPU shows it only where the copies happen to come late"
+LUCK = "the values are never used: a GPU shows it only if the address is not mapped"
+OVERLAP = "a GPU shows it only if warps happen to run far enough apart"
+LEFT = "a GPU shows it only if shared memory happens to hold other values than 0"
+EARLY = "a GPU shows it only if the copies happen to be late"
 
 _ROUND = """__device__ float rounded(float value, unsigned mask) {
     return __uint_as_float(__float_as_uint(value) & mask);
@@ -141,7 +140,7 @@ _LAUNCH = "    conv2d_direct<<<unsigned(blocks), kThreads, 0, stream>>>(conv, x,
 _STORE = "    g_y[i] = activated(conv, r_acc + (g_bias ? g_bias[k] : 0.0f));\n"
 _BOUND = "    if (i >= int64_t(conv.N) * conv.K * conv.P * conv.Q) return;\n"
 _HEAD = "    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;\n"
-# Several threads to an output, each with every kParts-th channel: how they are added is the point.
+# Several threads per output, each with every kParts-th channel. The mistakes are in how they add.
 _PARTS = (
     (_HEAD, "    const int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kParts;\n"),
     (_DIRECT, "constexpr int kParts = 4;\n__global__ void zero(float* g_y, int64_t count) {\n"
@@ -154,7 +153,7 @@ _PARTS = (
 )  # fmt: skip
 _PART = "r_acc + (g_bias && threadIdx.x % kParts == 0 ? g_bias[k] : 0.0f)"
 
-# Lines that go wrong by an edit elsewhere, see `Mutant.at`.
+# Lines that fail because of an edit elsewhere: see `Mutant.at`.
 _X, _FILTER = "r_acc += x_n[", "w_k[c * RS"
 
 DIRECT = _of(
@@ -190,11 +189,11 @@ DIRECT = _of(
        ("conv.dilation_w", "conv.dilation_h")),
     _m("filter_height_for_width", "the filter's height is used for its width",
        ("s < conv.S", "s < conv.R"), shipped=True),
-    _m("filter_pitch", "the filter's rows are taken to be R long",
+    _m("filter_pitch", "the row length of the filter is R instead of S",
        ("int64_t(r) * conv.S + s", "int64_t(r) * conv.R + s"), shipped=True),
     _m("filter_flipped", "a true convolution: the filter is turned by 180 degrees",
        ("int64_t(r) * conv.S + s", "int64_t(conv.R - 1 - r) * conv.S + conv.S - 1 - s")),
-    _m("filter_channel_first", "the filter's channels are taken to vary fastest",
+    _m("filter_channel_first", "the filter is read with channels varying fastest",
        ("w_k[c * RS + int64_t(r) * conv.S + s]", "w_k[(int64_t(r) * conv.S + s) * C_group + c]"),
        shipped=True),
     _m("group_offset_dropped", "each group reads the first group's channels",
@@ -208,7 +207,7 @@ DIRECT = _of(
     _m("pixels_transposed", "p varies fastest where q should",
        ("int(i % conv.Q)", "int(i / conv.P % conv.Q)"),
        ("int(i / conv.Q % conv.P)", "int(i % conv.P)")),
-    _m("row_pitch", "the image's rows are taken to be H long",
+    _m("row_pitch", "the row length of the image is H instead of W",
        ("int64_t(h) * conv.W + w]", "int64_t(h) * conv.H + w]")),
     _m("shifted_by_one", "every column is read one to the left",
        ("q * conv.stride_w - conv.pad_w", "q * conv.stride_w - 1 - conv.pad_w"), shipped=True),
@@ -218,44 +217,44 @@ DIRECT = _of(
     _m("bias_doubled", "the bias is added twice", ("g_bias[k]", "2 * g_bias[k]")),
     _m("bias_not_tested", "the bias is read where there is none",
        ("(g_bias ? g_bias[k] : 0.0f)", "g_bias[k]"), sim=FAULT),
-    _m("negative_divided", "coordinates by division of a flat index, that is truncated to zero",
+    _m("negative_divided", "coordinates from a flat index, by a division that truncates towards zero",
        ("if (w < 0 || w >= conv.W) continue;",
         ("const int flat = h * conv.W + w;\n"
         "                if (flat / conv.W < 0 || flat / conv.W >= conv.H) continue;")),
        ("x_n[c * HW + int64_t(h) * conv.W + w]",
         "x_n[c * HW + int64_t(flat / conv.W) * conv.W + flat % conv.W]"), shipped=True, sim=FAULT),
     # -- bounds
-    _m("top_unchecked", "h < 0 is not asked", ("h < 0 || ", ""), sim=FAULT, at=(_X,)),
+    _m("top_unchecked", "h < 0 is not tested", ("h < 0 || ", ""), sim=FAULT, at=(_X,)),
     _m("bottom_off_by_one", "row H counts as inside", ("h >= conv.H", "h > conv.H"), sim=FAULT,
        at=(_X,)),
-    _m("left_unchecked", "w < 0 is not asked", ("w < 0 || ", ""), sim=FAULT, at=(_X,)),
-    _m("right_unchecked", "w >= W is not asked: the next row is read", (" || w >= conv.W", ""),
+    _m("left_unchecked", "w < 0 is not tested", ("w < 0 || ", ""), sim=FAULT, at=(_X,)),
+    _m("right_unchecked", "w >= W is not tested: the next row is read", (" || w >= conv.W", ""),
        sim=FAULT, at=(_X,)),
     _m("outputs_unchecked", "threads past the last output write", (_BOUND, ""), sim=FAULT,
        at=(_X,)),
     _m("outputs_off_by_one", "one thread past the last output writes",
        ("if (i >= int64_t(", "if (i > int64_t("), sim=FAULT, at=(_X,)),
-    _m("count_16_bits", "stand-in: the number of outputs in an integer too short for it",
+    _m("count_16_bits", "stand-in: the number of outputs overflows a short integer",
        (_BOUND, _BOUND.replace("int64_t(conv.N)", "int16_t(conv.N").replace("conv.Q)", "conv.Q))")),
        shipped=True),
-    _m("offset_16_bits", "stand-in: a pixel's offset in an integer too short for it",
+    _m("offset_16_bits", "stand-in: a pixel's offset overflows a short integer",
        ("int64_t(h) * conv.W + w]", "int16_t(h * conv.W + w)]"), sim=FAULT, shipped=True),
     # -- launch and host
     _m("grid_rounded_down", "the grid is rounded down: the last outputs have no thread",
        ("ceil_div(outputs, int64_t(kThreads))", "max_of(int64_t(1), outputs / kThreads)")),
-    _m("launch_unchecked", "too many threads in a block, and the error not looked at",
+    _m("launch_unchecked", "too many threads in a block, and the error is not tested",
        ("<<<unsigned(blocks), kThreads,", "<<<unsigned(blocks), 2048,"),
        ("return launch_error();", "return nullptr;"), sim=FAULT, shipped=True),
-    _m("launch_error_swallowed", "too many threads in a block, the error fetched and dropped",
+    _m("launch_error_swallowed", "too many threads in a block, and the error is read and ignored",
        ("<<<unsigned(blocks), kThreads,", "<<<unsigned(blocks), 2048,"),
        ("return launch_error();", "(void)cudaGetLastError();\n    return nullptr;"), shipped=True),
-    _m("filter_falls_through", "a filter size without a kernel falls through: nothing is written",
+    _m("filter_falls_through", "no kernel for a filter size: nothing is launched or written",
        (_LAUNCH, _LAUNCH.replace("    conv2d", "    if (conv.R <= 5 && conv.S <= 5) conv2d")),
        shipped=True),
-    _m("host_reads_device", "the host reads through a pointer of the GPU's",
+    _m("host_reads_device", "the host reads through a device pointer",
        ("    const int64_t outputs", ("    if (*(volatile const float*)bias == 1e30f) return "
         '"overflow";\n    const int64_t outputs')), sim=FAULT),
-    _m("assert_on_square", "an assert that only square filters meet",
+    _m("assert_on_square", "an assert that fails for filters that are not square",
        ("#include ", "#include <cassert>\n#include ", 1),
        ("    float r_acc = 0.0f;", "    assert(conv.R == conv.S);\n    float r_acc = 0.0f;"),
        sim=FAULT),
@@ -282,14 +281,14 @@ DIRECT = _of(
        ("float r_acc = 0.0f", "float r_acc = g_y[i]"), sim=FAULT, cuda=WRONG),
     _m("added_without_atomics", "four threads add to one output, without atomics",
        *_PARTS, (_STORE, f"    g_y[i] += {_PART};\n"), sim=FAULT, cuda=WRONG),
-    _m("atomics_undeclared", "four threads add with atomics, in any order, undeclared",
+    _m("atomics_undeclared", "four threads add with atomics in any order, without `atomics: yes`",
        *_PARTS, (_STORE, f"    atomicAdd(&g_y[i], {_PART});\n"), cuda=None,
        why="a GPU may add in the same order twice"),
-    _m("threads_share_output", "two threads write one output, the later one half of it",
+    _m("threads_share_output", "two threads write one output, with different values",
        (_STORE, _STORE + "    if (i > 0 && threadIdx.x == 7) g_y[i - 1] = r_acc;\n"), cuda=None,
        why="the lanes of a warp write in an order that a GPU may keep", sim=FAULT),
     # -- arithmetic
-    _m("tf32_inputs", "inputs rounded to TF32, and fp32 claimed", (_DIRECT, _ROUND),
+    _m("tf32_inputs", "inputs are rounded to TF32, but the header says fp32", (_DIRECT, _ROUND),
        (("r_acc += x_n[c * HW + int64_t(h) * conv.W + w] *\n                         "
         "w_k[c * RS + int64_t(r) * conv.S + s];"),
         ("r_acc += rounded(x_n[c * HW + int64_t(h) * conv.W + w], 0xffffe000u) *\n"
@@ -299,7 +298,7 @@ DIRECT = _of(
        ("w_k[c * RS + int64_t(r) * conv.S + s];",
         ("w_k[c * RS + int64_t(r) * conv.S + s];\n"
         "                r_acc = rounded(r_acc, 0xffff0000u);"))),
-    _m("relu_forgotten", "the ReLU is declared and forgotten",
+    _m("relu_forgotten", "the header says ReLU, but the kernel applies none",
        (_STORE, _STORE.replace("activated(conv, ", "("))),
     _m("relu_before_bias", "the ReLU comes before the bias",
        (_STORE, _STORE.replace("r_acc +", "r_acc) +").replace("0.0f));", "0.0f);"))),
@@ -321,7 +320,7 @@ _SKIP_W = """            if (kk0 + kk < gemm_k && k0 + k < K_group)
                 s_w[kk][k] = w_group[(k0 + k) * gemm_k + kk0 + kk];
 """
 _LOWER = "im2col<<<lowering, kLoweringThreads, 0, stream>>>(conv, x, col, first, pixels, pitch);"
-_AFTER = "        __syncthreads();   // all have read the tiles before they are loaded anew\n"
+_AFTER = "        __syncthreads();   // all have read the tiles before the next are loaded\n"
 _COL = """                *col = inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;
                 col += pitch;   // rows are ordered (c, r, s), as the filter is
 """
@@ -332,13 +331,13 @@ _TILES = ("s_col[kk][m]", "s_w[kk][k]", "= s_col[kk]", "= s_w[kk]")  # stores, l
 GEMM = _of(
     "02_im2col_gemm",
     # -- im2col
-    _m("walks_inputs", "im2col walks input positions, its matrix has output positions",
+    _m("walks_inputs", "im2col loops over input positions instead of output positions",
        (_LOWER, _LOWER.replace("pixels,", "min_of(pixels, conv.N * conv.H * conv.W),")),
        shipped=True, at=(_READ,), sim=FAULT, cuda=WRONG),
     _m("rows_rsc", "the matrix's rows are ordered (r, s, c), the filter's (c, r, s)",
        ("int64_t(c) * conv.R * conv.S * pitch + m", "int64_t(c) * pitch + m"),
        ("col += pitch;", "col += int64_t(conv.C) * pitch;"), shipped=True),
-    _m("offset_16_bits", "stand-in: an offset into the matrix in an integer too short for it",
+    _m("offset_16_bits", "stand-in: an offset into the matrix overflows a short integer",
        ("g_col + int64_t(c) * conv.R * conv.S * pitch + m",
         "g_col + uint16_t(c * conv.R * conv.S * pitch) + m"), shipped=True, at=(_WRITE, _READ),
        sim=FAULT, cuda=WRONG),
@@ -349,8 +348,8 @@ GEMM = _of(
        (_COL, _COL.replace("*col = inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;",
                            "if (inside) *col = x_c[int64_t(h) * conv.W + w];")), shipped=True,
        at=(_READ,), sim=FAULT, cuda=WRONG),
-    _m("left_unchecked", "w < 0 is not asked", ("w >= 0 && ", ""), sim=FAULT, at=(_WRITE,)),
-    _m("bottom_unchecked", "h >= H is not asked: the next channel is read", (" && h < conv.H", ""),
+    _m("left_unchecked", "w < 0 is not tested", ("w >= 0 && ", ""), sim=FAULT, at=(_WRITE,)),
+    _m("bottom_unchecked", "h >= H is not tested: the next channel is read", (" && h < conv.H", ""),
        sim=FAULT, at=(_WRITE,)),
     _m("padding_after_only", "the padding is not taken off h", (" - conv.pad_h", "")),
     _m("stride_of_height", "stride_h is used for the width", ("conv.stride_w", "conv.stride_h")),
@@ -398,7 +397,7 @@ GEMM = _of(
        ("w_group[(k0 + k) * gemm_k", "w_group[int64_t(k) * gemm_k")),
     _m("m_tile_dropped", "each tile of pixels loads the first tile's columns",
        ("(kk0 + kk) * pitch + m0 + m]", "(kk0 + kk) * pitch + m]")),
-    _m("pitch_is_pixels", "a row of the matrix is taken to be as long as the chunk has pixels",
+    _m("pitch_is_pixels", "the row length of the matrix is the number of pixels in the chunk",
        ("(kk0 + kk) * pitch", "(kk0 + kk) * pixels"), sim=FAULT, cuda=WRONG),
     _m("thread_tile_dropped", "neighbouring threads write overlapping channels",
        ("k0 + thread_n * kTN + i;", "k0 + thread_n + i;"), at=(_Y_STORE,), sim=FAULT, cuda=WRONG),
@@ -418,7 +417,7 @@ GEMM = _of(
     _m("chunk_start_dropped", "every chunk is written where the first belongs",
        ("const int64_t n = (first + m) / PQ, pq = (first + m) % PQ;",
         "const int64_t n = m / PQ, pq = m % PQ;"), workspace_limit=CHUNKED),
-    _m("workspace_overrun", "chunks as if the workspace had no limit",
+    _m("workspace_overrun", "chunks that ignore the limit of the workspace",
        ("pixels_per_chunk(conv, workspace_bytes)", "pixels_per_chunk(conv, size_t(1) << 40)"),
        sim=FAULT, workspace_limit=CHUNKED, at=(_WRITE, _READ)),
 )  # fmt: skip
@@ -441,7 +440,7 @@ CUBLAS = _of(
     "02b_im2col_cublas",
     _m("viewed_as_nkpq", "the (K, N*P*Q) product is taken for (N, K, P, Q): right for N = 1",
        ("g_y[(n * conv.K + k) * PQ + pq]", "g_y[k * conv.N * PQ + first + m]"), shipped=True),
-    _m("column_major", "row-major matrices handed over as column-major ones",
+    _m("column_major", "row-major matrices are passed as column-major",
        (_OPERANDS, _COLUMN_MAJOR), **_HANDLE,
        shipped=True, sim=FAULT, at=(_CALL,)),
     _m("filter_transposed", "the filter is flagged as transposed",
@@ -450,7 +449,7 @@ CUBLAS = _of(
     _m("columns_transposed", "the matrix is flagged as transposed",
        (_PRODUCT, _PRODUCT.replace("CUBLAS_OP_N, C", "CUBLAS_OP_T, C")), **_HANDLE,
        shipped=True, sim=FAULT, at=(_CALL,)),
-    _m("accumulates", "the product is added to what the workspace held",
+    _m("accumulates", "the product is added to old contents of the workspace",
        ("zero = 0.0f", "zero = 1.0f"), **_HANDLE),
     _m("leading_dimension", "a leading dimension that fits only where pixels are a multiple of 32",
        ("RowMajor{col, pitch,", "RowMajor{col, pixels,"), shipped=True),
@@ -483,7 +482,7 @@ CUBLAS = _of(
     _m("stream_not_set", "the library's handle is not put on the caller's stream", (_STREAM, ""),
        **_HANDLE, sim=None, cuda=WRONG, shipped=True,
        why="the simulator has no streams: a launch is over when it returns"),
-    _m("tf32_math", "the library is allowed TF32, and fp32 claimed",
+    _m("tf32_math", "the library may use TF32, but the header says fp32",
        (_MATH, _MATH.replace("DEFAULT_MATH", "TF32_TENSOR_OP_MATH")), **_HANDLE, sim=None,
        cuda=WRONG, shipped=True, why="the simulator's cuBLAS computes in fp32 whatever the mode"),
 )  # fmt: skip
@@ -537,7 +536,7 @@ CHANNELS = _of(
        (" + group * C_group) * HW", ") * HW")),
     _m("filters_unchecked", "filters past the group's last are read", (_CLAMP, "j * C_group * RS"),
        sim=FAULT, cuda=None, why=LUCK, at=("w_tap[r_offset[j]]",)),
-    _m("filters_overlap", "a filter is taken to be R * S long, whatever the channels",
+    _m("filters_overlap", "the length of a filter is R * S, without the channels",
        (_CLAMP, "min_of(j, K_group - k0 - 1) * RS")),
     _m("store_k_unchecked", "channels past the group's last are written",
        (_TAIL, ""), sim=FAULT, at=(_PIXEL,)),
@@ -581,11 +580,11 @@ INPUT = _of(
        ("(c * RS + r * conv.S + s)", "(r * conv.S + s)")),
     _m("filters_unchecked", "filters past the group's last are read", (_CLAMP, "j * C_group * RS"),
        sim=FAULT, cuda=None, why=LUCK, at=("w_tap[r_offset[j]]",)),
-    _m("not_opted_in", "over 48 KB of shared memory without asking for it",
+    _m("not_opted_in", "over 48 KB of shared memory without cudaFuncSetAttribute",
        (_ASK % "conv2d_smem_input", ""), sim=FAULT, shipped=True, at=("<<<grid",)),
-    _m("images_past_grid", "images past the 65535 of a grid's y have no block",
+    _m("images_past_grid", "images after the first 65535 have no block",
        ("int64_t(blockIdx.z) * gridDim.y + blockIdx.y", "blockIdx.y"), inline="convlab.cuh"),
-    _m("grid_too_large", "the grid's y is the number of images, however many",
+    _m("grid_too_large", "gridDim.y is the number of images, even above 65535",
        ("rows = min_of(images, kMaxGrid)", "rows = images"), inline="convlab.cuh", sim=FAULT,
        at=("<<<grid",)),
 )  # fmt: skip
@@ -647,9 +646,9 @@ TILE = _of(
     _m("halo_not_loaded", "each thread loads one element: there are more than threads",
        ("column < staging.extent_w;", "column < kTile;"), shipped=True, at=_STAGED[2:3],
        sim=FAULT, cuda=WRONG),
-    _m("right_unchecked", "w >= W is not asked: the next row is read", (" && w < conv.W", ""),
+    _m("right_unchecked", "w >= W is not tested: the next row is read", (" && w < conv.W", ""),
        sim=FAULT, at=("inside ? x_c[",)),
-    _m("top_unchecked", "h < 0 is not asked", ("h >= 0 && ", ""), sim=FAULT, at=("inside ? x_c[",)),
+    _m("top_unchecked", "h < 0 is not tested", ("h >= 0 && ", ""), sim=FAULT, at=("inside ? x_c[",)),
     _m("x_channels_dropped", "every tile of channels loads the first channels of x",
        (" + group * C_group + c0)", " + group * C_group)")),
     _m("w_channels_dropped", "every tile of channels loads the filter's first channels",
@@ -700,19 +699,19 @@ TILE = _of(
     _m("image_dropped", "every image is written to the first",
        ("((n * conv.K + k) * conv.P + p)", "(int64_t(k) * conv.P + p)"), sim=FAULT, cuda=WRONG),
     _m("images_unchecked", "blocks past the last image are not stopped",
-       ("    if (n >= conv.N) return;   // the whole block, so nobody waits for it at a barrier\n",
+       ("    if (n >= conv.N) return;   // the whole block returns, so no barrier waits for it\n",
         ""), sim=FAULT, at=("inside ? x_c[",)),
     # -- host
     _m("tail_tile_missing", "the grid is rounded down: the last tiles are not written",
        ("int64_t(ceil_div(conv.P, kTile))", "int64_t(max_of(1, conv.P / kTile))")),
     _m("tiles_by_height", "tiles are counted by P where a row of them has Q",
        ("tiles_q = ceil_div(conv.Q, kTile)", "tiles_q = ceil_div(conv.P, kTile)")),
-    _m("not_opted_in", "over 48 KB of shared memory without asking for it",
+    _m("not_opted_in", "over 48 KB of shared memory without cudaFuncSetAttribute",
        (_ASK % "conv2d_smem_tile", ""), sim=FAULT, shipped=True, at=("<<<grid",)),
     _m("all_channels_in_one_tile", "all channels of the group in one tile: fits for few",
        (_C_TILE, "conv.C / conv.groups"), sim=FAULT, shipped=True, inline="convlab.cuh",
        at=("cudaFuncSetAttribute(",)),
-    _m("refusal_unsaid", "where no tile fits, nothing is launched and nothing said",
+    _m("refusal_unsaid", "no tile fits: nothing is launched and no error is returned",
        (_SUPPORTS, "// supports: everything\n"),
        ("staging.bytes)) return error;", "staging.bytes)) return nullptr;"), shipped=True),
 )  # fmt: skip
@@ -724,7 +723,7 @@ IMPLICIT = _of(
        ("        __syncthreads();\n        #pragma unroll", "        #pragma unroll"),
        at=("s_x[i]", "s_w[kk][k]", "r_x[j] = s_x", "r_w[i] = s_w"), sim=FAULT, cuda=WRONG),
     _m("no_barrier_after", "no barrier between using the tiles and loading the next",
-       ("        __syncthreads();   // all have read the tiles before they are loaded anew\n", ""),
+       ("        __syncthreads();   // all have read the tiles before the next are loaded\n", ""),
        at=("s_x[i]", "s_w[kk][k]", "r_x[j] = s_x", "r_w[i] = s_w"), sim=FAULT, cuda=None,
        why=OVERLAP),
     _m("dilation_of_height", "dilation_h is used for the width",
@@ -744,7 +743,7 @@ ASYNC = _of(
        ("        __syncthreads();\n        if (tile < tiles)", "        if (tile < tiles)"),
        at=("s_rows[tile % 2]",), sim=FAULT, cuda=WRONG),
     _m("no_barrier_tile", "each thread waits for its own copies only",
-       ("        __syncthreads();   // all have their part of this tile, and are done with the one "
+       ("        __syncthreads();   // all have copied their part of this tile, and have read the one "
         "before\n", ""), at=(*_FRAGMENTS, "s_rows[tile % 2]"), sim=FAULT, cuda=WRONG),
     _m("waits_too_little", "the newest copies, those of the tile to be used, are not waited for",
        ("__pipeline_wait_prior(kStages - 2)", "__pipeline_wait_prior(kStages - 1)"), at=_FRAGMENTS,
@@ -772,7 +771,7 @@ DEPTHWISE = _of(
        at=("*y_thread =", "y_thread[")),
     _m("bias_of_input", "the bias is indexed by the input channel",
        ("g_bias[k] : 0.0f", "g_bias[plane % conv.C] * 0.5f : 1.0f")),
-    _m("window_not_moved", "sums stay with their output as the rows go by",
+    _m("window_not_moved", "sums are not moved to the next output row",
        ("r_acc[r] = r_acc[r - 1];", "r_acc[r] = r_acc[r];")),
 )  # fmt: skip
 
@@ -783,7 +782,7 @@ SMALL = _of(
         "        __pipeline_wait_prior(0);\n"),
        at=("= s_c[row", "= s_w[c", "= s_tap[", "(s_w + tap)[k]"), sim=FAULT, cuda=WRONG),
     _m("no_barrier_after", "no barrier between using the tiles and loading the next",
-       ("        __syncthreads();   // all have read the tiles before they are loaded anew\n", ""),
+       ("        __syncthreads();   // all have read the tiles before the next are loaded\n", ""),
        at=("= s_c[row", "= s_w[c", "= s_tap[", "(s_w + tap)[k]"), sim=FAULT, cuda=None, why=OVERLAP),
     _m("no_wait", "the copies are not waited for", _NO_WAIT, at=("= s_c[row", "= s_tap["),
        sim=FAULT, cuda=None, why=EARLY),
@@ -798,12 +797,12 @@ SMALL = _of(
 WINOGRAD = _of(
     "08_winograd",
     _m("no_barrier_stage", "each thread waits for its own part of a stage only",
-       ("            __syncthreads();   // all have their part of this stage, and are done with the "
+       ("            __syncthreads();   // all have filled their part of this stage, and read the "
         "other\n", ""),
        at=("s_v_thread + (e", "s_u_thread + (e", "r_v[half] =", "r_u[half] ="), sim=FAULT,
        cuda=WRONG),
     _m("no_barrier_before", "the elements overwrite the last stage while others still read it",
-       ("            __syncthreads();   // all have read what lies there\n", ""),
+       ("            __syncthreads();   // all have read what is there\n", ""),
        at=("s_v_thread + (e", "s_u_thread + (e", "r_v[half] =", "r_u[half] =", "s_m + row"),
        sim=FAULT, cuda=None, why=OVERLAP),
     _m("no_barrier_exchange", "no barrier between writing the elements and reading them",
@@ -827,7 +826,7 @@ WINOGRAD = _of(
 
 WINOGRAD_4X4 = _of(
     "08b_winograd_4x4",
-    _m("no_barriers", "no warp waits for another", ("    __syncthreads();\n", ""), sim=FAULT, cuda=None,
+    _m("no_barriers", "warps do not wait for one another", ("    __syncthreads();\n", ""), sim=FAULT, cuda=None,
        why="the GPU's own barrier is the line beside it; it stays",
        at=("s_", "load_tile<", "copy_async", "write_y<", "r_m[e] =")),
     _m("waits_too_little", "the newest copies of the filter are not waited for",
@@ -849,7 +848,7 @@ MMA = _of(
     _m("no_barrier_taps", "the taps are read before all are found", _NO_BARRIER, sim=FAULT,
        cuda=None, why=OVERLAP, at=("s_tap[step % kStages]", "const Tap tap =")),
     _m("no_barrier_stage", "each thread waits for its own part of a stage only",
-       ("        __syncthreads();                      // all parts; and all have read the oldest "
+       ("        __syncthreads();                      // all parts have; and all have read the oldest "
         "tiles\n", ""),
        sim=FAULT, cuda=WRONG,
        at=("round_tf32(s_x", "round_tf32(w_rows", "s_tap[", "const Tap tap =", "memcpy_async(&s_")),
@@ -858,14 +857,14 @@ MMA = _of(
 POINTWISE = _of(
     "09_pointwise_3xtf32",
     _m("no_barrier_stage", "each thread waits for its own part of a chunk only",
-       (("            __syncthreads();   // all have their part of this chunk, and are done with the "
+       (("            __syncthreads();   // all have copied their part of it, and have read the "
          "last\n"), ""),
        at=("copy_async", "Floats<kFragments>*>(s_row)", "= s_part[0]"), sim=FAULT, cuda=None,
        why=EARLY),
     _m("waits_too_little", "the newest copies, those of the chunk to be used, are not waited for",
        ("__pipeline_wait_prior(kStages - 2)", "__pipeline_wait_prior(kStages - 1)"), sim=FAULT,
        at=("copy_async", "Floats<kFragments>*>(s_row)", "= s_part[0]"), cuda=None, why=EARLY),
-    _m("low_dropped", "what rounding leaves of x is not multiplied",
+    _m("low_dropped", "the remainder of x after rounding is not multiplied",
        (", multiply(w_high, r_low);", ";")),
     _m("columns_swapped", "pixels of a fragment are written where others belong",
        ("4 * t + 16 * half;", "8 * t + 4 * half;")),
@@ -886,21 +885,21 @@ _SHARED = {"inline": "wgmma_block.cuh", **_BEFORE_ROLES}
 
 WGMMA = _of(
     "11_wgmma_tf32",
-    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
        at=(*_ROLES, "bulk_load("), **_SHARED),
 )  # fmt: skip
 
 VECTOR = _of(
     "12_wgmma_vector_reads",
-    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
        at=(*_ROLES, "s_x[i] = {}", "s_quad[r_to["), **_SHARED),
 )  # fmt: skip
 
 PARTS = _of(
     "13_wgmma_3xtf32",
-    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
        at=(*_ROLES, "bulk_load("), **_SHARED),
-    _m("low_dropped", "what rounding leaves of x is not multiplied",
+    _m("low_dropped", "the remainder of x after rounding is not multiplied",
        ("                        product(w_high, x_low, tap, true);\n", "", 2)),
     _m("sums_stay", "the sums of all periods but the last are dropped",
        ("                since = 0;\n",
@@ -909,13 +908,13 @@ PARTS = _of(
 
 _STEM = {"inline": "stem_tile.cuh"}
 _STAGE = ("= s_low[8 * j", "copy_async<4>(stage", "r_two[0]), ", "float4*>(s_y", "= s_y[")
-_FILTER_THERE = ("    __syncthreads();   // the filter is there\n", "")
+_FILTER_THERE = ("    __syncthreads();   // the filter has arrived\n", "")
 _STEM_BARRIERS = (
     _m("no_barrier_stage", "each thread waits for its own part of a stage only",
-       (("            __syncthreads();   // all have their part of this stage, and are done with the "
+       (("            __syncthreads();   // all have copied their part of this stage, and have read the "
          "other\n"), ""), at=_STAGE, **_BEFORE_ROLES, **_STEM),
     _m("no_barrier_store", "sums are put into a stage that others still read",
-       (("        __syncthreads();   // all are done with this stage; the next overwrites it after a "
+       (("        __syncthreads();   // all have read this stage; the next copies to it follow a "
          "barrier\n"), ""), at=_STAGE, **_BEFORE_ROLES, **_STEM),
 )  # fmt: skip
 
@@ -941,7 +940,7 @@ STEM_PARTS = _of(
     *_STEM_BARRIERS,
     _m("no_barrier_bias", "the bias is read before all have stored their part of it",
        _FILTER_THERE, at=("b.s_bias[",), **_BEFORE_ROLES, **_STEM),
-    _m("low_dropped", "what rounding leaves of x is not multiplied",
+    _m("low_dropped", "the remainder of x after rounding is not multiplied",
        ("mma_m16n8k8_tf32(r_acc[i][j], w_high, r_low[j]);", "{}")),
     _m("sums_dropped", "the sums of all periods but the last are dropped",
        ("r_sum[i][j][e] += r_acc", "r_sum[i][j][e] = r_acc")),
@@ -949,7 +948,7 @@ STEM_PARTS = _of(
 
 HALF = _of(
     "15_wgmma_bf16",
-    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
        at=(*_ROLES, "bulk_load(", "s_x[i] = {}", "s_octet = s_x", "s_to["), **_SHARED),
     _m("halves_swapped", "the permutation takes the odd pixel where the even one belongs",
        ("odd ? 0x7632 : 0x5410", "odd ? 0x5410 : 0x7632")),
@@ -966,7 +965,7 @@ FP16 = _of("15b_wgmma_fp16", _OTHER_FORMAT) + _of("16b_wgmma_nhwc_fp16", _OTHER_
 
 LAST = _of(
     "16_wgmma_nhwc_bf16",
-    _m("no_barrier_roles", "warps take up their roles before the mbarriers are made", _NO_BARRIER,
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
        at=(*_ROLES, "bulk_load(", "= {};"), **_SHARED),
     _m("no_meeting", "a warp's part of y is stored by others before it is there",
        ("        meet(meeting, lane, 0);   // all have stored\n", ""),

@@ -1,9 +1,9 @@
-"""What the warps of a rung on wgmma wait for: cycles of a tile, on a Hopper GPU.
+"""Measure what the warps of the wgmma rungs wait for, in clock cycles per tile.
 
     python -m tests.instruments.roles [--problems square wide] [--kernels 11_wgmma_tf32 ...]
 
-Copies of the rungs get a clock around each wait and around the stores; one block in ten tells. Blocks
-stay for many tiles, so a mean over them is steady. The clocks cost some percent of the time.
+Copies of the rungs get a clock around each wait and around the stores; one block in ten reports. Each block works
+on many tiles, so the mean is stable. The clocks cost a few percent of the time. Needs a Hopper GPU.
 """
 
 import argparse
@@ -48,7 +48,8 @@ CONVLAB_ENTRY int read_cycles(unsigned long long* to) {
 }
 """
 _RINGS = "    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;\n"
-_STORES = "store_tile<256>", "store_pixels<256>"  # of 16
+# Rung 16 has the second one.
+_STORES = "store_tile<256>", "store_pixels<256>"
 _STORE = "%s(conv, tiling, b, tile, mine, r_acc, g_y);"
 _END = "    bulk_wait_read<0>();   // until the copy engine has read"
 _HEADERS = {
@@ -65,7 +66,7 @@ _STAGE = "mbarrier_wait(&b.x_empty[stage], parity ^ 1);"
 
 
 def probed(name: str, folder: Path) -> Path:
-    """Write a rung and the headers it includes, with clocks, into a folder; return its path."""
+    """Write a rung with clocks, and its headers, into a folder; return the rung's path."""
     for header in KERNEL_DIR.glob("*.cuh"):
         (folder / header.name).write_text(header.read_text())
     for header, edits in _HEADERS.items():
@@ -75,7 +76,7 @@ def probed(name: str, folder: Path) -> Path:
     (store,) = (_STORE % call for call in _STORES if _STORE % call in rung)
     rung = rung.replace(store, f"TELL(0, 1ull);\n        TIMED(4, ({store[:-1]}));")
     if _STAGE not in rung:
-        raise ValueError(f"{name} does not wait for a stage as the others do: {_STAGE}")
+        raise ValueError(f"{name} has no line {_STAGE}: adapt _STAGE in roles.py")
     path.write_text(rung.replace(_STAGE, f"TIMED(6, {_STAGE[:-1]});"))
     return path
 
@@ -88,7 +89,7 @@ def _edited(name: str, edits: dict[str, str | int]) -> str:
             call, mark, rest = old.partition(";")
             new = f"TIMED({new}, {call}){mark}{rest}"
         if text.count(old) != 1:
-            raise ValueError(f"{name} has {text.count(old)} times: {old}")
+            raise ValueError(f"{name} has {text.count(old)} times, not once: {old}: adapt roles.py")
         text = text.replace(old, new, 1)
     return text
 
@@ -103,7 +104,7 @@ def cycles(name: str, problem: str) -> dict[str, int | str]:
         launch()
         torch.cuda.synchronize()
         if status := ctypes.CDLL(str(kernel.build().library)).read_cycles(found):
-            raise RuntimeError(f"CUDA's error {status}")
+            raise RuntimeError(f"reading the clocks of {name} failed with CUDA error {status}")
     tiles, *sums = found[: len(COLUMNS)]
     return {"problem": problem, "rung": name, "tiles": tiles} | {
         column: round(each / max(tiles, 1)) for column, each in zip(COLUMNS[1:], sums, strict=True)
@@ -111,6 +112,7 @@ def cycles(name: str, problem: str) -> dict[str, int | str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the rungs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--problems", nargs="+", default=["square", "wide"])
     parser.add_argument("--kernels", nargs="+", default=KERNELS)

@@ -1,14 +1,14 @@
-"""What compute-sanitizer's four tools find of the planted bugs, next to convlab's simulator.
+"""Compare convlab's simulator with compute-sanitizer's four tools on planted bugs.
 
-    python -m tests.instruments.sanitizer_table                       the table, on a GPU
+    python -m tests.instruments.sanitizer_table                       print the table, on a GPU
     python -m tests.instruments.sanitizer_table --only 01_top_unchecked histogram-no_atomic
     python -m tests.instruments.sanitizer_table --json FILE --write convlab/sim/sanitizer.md
 
-Each bug becomes a program of its own, made by nvcc with -lineinfo: the wrong kernel, buffers of
-cudaMalloc (so that memcheck sees where each ends, and initcheck what was never written), one
-launch, and the outputs copied back. It runs under memcheck, racecheck, initcheck and synccheck,
-on the first problem on which the simulator shows the bug. A tool has found it if it names a line
-where the bug is (see `planted.Mutant.at`); that it said something else is told apart.
+Each bug becomes a program, compiled by nvcc with -lineinfo. It allocates buffers with cudaMalloc, launches the
+kernel once and copies the outputs back. So memcheck sees where each buffer ends, and initcheck what was never
+written. The program runs under memcheck, racecheck, initcheck and synccheck, on the first problem for which the
+simulator reports the bug. A tool has found a bug if it names a line of the bug (see `planted.Mutant.at`). Other
+reports are counted separately.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ NO_LINE = "yes, no line"
 ELSEWHERE = "elsewhere"
 NOTHING = "-"
 KILLED = "killed"
-SECONDS = 20.0  # that a program may take under a tool
-# Wrong results that leave a trace which a tool may see: outputs never written, a launch refused.
+SECONDS = 20.0  # seconds for a program under a tool
+# Wrong results that a tool may notice: outputs that were never written, a failed launch.
 TRACES = (
     "01_grid_rounded_down",
     "01_launch_error_swallowed",
@@ -75,7 +75,7 @@ static void must(cudaError_t error) {
     printf("failed: %s\n", cudaGetErrorString(error));
     exit(3);
 }
-// A buffer of the GPU's; what `data` is null for stays as cudaMalloc left it.
+// Allocates a buffer on the GPU; without `data` it stays uninitialised.
 static void* buffer(size_t bytes, const void* data) {
     void* pointer = nullptr;
     if (!bytes) return pointer;
@@ -88,7 +88,7 @@ static void fetch(void* pointer, size_t bytes) {
     if (bytes) must(cudaMemcpy(back.data(), pointer, bytes, cudaMemcpyDeviceToHost));
 }
 """
-# Arguments: ConvProblem's integers, the bytes of x, w, bias and y, the workspace's limit.
+# Arguments: ConvProblem's integers, the bytes of x, w, bias and y, the limit of the workspace.
 _CONVOLUTION = (
     _HOST
     + r"""
@@ -122,18 +122,18 @@ _WORKSPACE = "static size_t workspace_of(const ConvProblem* p, size_t limit) { r
 
 @dataclass
 class Bug:
-    """One planted bug as it is run.
+    """One planted bug, and how to run it.
 
     Attributes
     ----------
     name, mistake, source : see `planted.Mutant`.
-    lines : where a report is right.
-    host : the rest of the program: includes NAME.cu.
-    simulate : asks the simulator: the kind, convlab's cell, the program's arguments.
+    lines : the lines that a correct report names.
+    host : the rest of the program, which includes NAME.cu.
+    simulate : runs the simulator; returns the kind, convlab's cell, the program's arguments.
     prepare : builds what `simulate` runs.
-    arguments : its command line, once the simulator has found a problem that shows the bug.
-    kind : what convlab calls it: "race", "never written".
-    cells : what each tool said, "convlab" among them.
+    arguments : the command line, once a problem is known that shows the bug.
+    kind : the kind of convlab's finding: "race", "never written".
+    cells : the result of each tool, and of "convlab".
     """
 
     name: str
@@ -149,7 +149,7 @@ class Bug:
 
 
 def bugs() -> list[Bug]:
-    """All bugs of the table: faults and `TRACES` of the ladder's mutants, and the other kernels'."""
+    """Return all bugs of the table: of rungs, and of other kernels."""
     chosen = [m for m in MUTANTS if m.sim == FAULT or m.name in TRACES]
     return [_of_mutant(m) for m in chosen] + [_of_example(name) for name in OTHERS]
 
@@ -208,7 +208,7 @@ def _of_example(name: str) -> Bug:
 
 
 def _example_host(name: str, example: examples.Example) -> str:
-    """The program around a kernel that is no convolution; its arrays' contents are in its text."""
+    """Return the program for a kernel that is no convolution, with its arrays in the text."""
     before = []
     back = []
     given = []
@@ -241,7 +241,7 @@ def _example_host(name: str, example: examples.Example) -> str:
 
 
 def heard(findings: Iterable, lines: frozenset[int]) -> tuple[str, str]:
-    """The kind of the simulator's first finding, and whether one is at the bug's line."""
+    """Return the kind of the first finding, and whether a finding is at the bug's line."""
     told = list(findings)
     if not told:
         return "", NOTHING
@@ -251,7 +251,7 @@ def heard(findings: Iterable, lines: frozenset[int]) -> tuple[str, str]:
     return told[0].kind, f"{ELSEWHERE} ({', '.join(map(str, places))})" if places else NO_LINE
 
 
-# What begins a report: all that stands at the margin but what the tool says of itself.
+# The first line of a report: text without indentation that is not about the tool itself.
 _OPENING = re.compile(
     r"^========= (?! |COMPUTE-SANITIZER|(?:ERROR|RACECHECK|LEAK) SUMMARY|Target application"
     r"|(?:Error|Warning): (?!Race|Potential)|No attachable|Internal Sanitizer|Saved)\S"
@@ -260,10 +260,10 @@ _PLACE = re.compile(r" in ([^\s:()]+\.cuh?):(\d+)")
 
 
 def records(output: str) -> list[tuple[str, list[int]]]:
-    """What a tool reported: each report's first line, and the source lines that it names.
+    """Return a tool's reports: the first line of each, and the source lines that it names.
 
-    The format is that of Compute Sanitizer's user manual: every line starts with "=========", a
-    report's first with one space after that, what belongs to it with more, then an empty one.
+    Compute Sanitizer's user manual describes the format. Every line starts with "=========". A
+    report's first line has one space after that, its other lines have more; an empty line ends it.
     """
     found: list[tuple[str, list[int]]] = []
     inside = False
@@ -281,7 +281,7 @@ def records(output: str) -> list[tuple[str, list[int]]]:
 
 
 def verdict(output: str, lines: frozenset[int]) -> str:
-    """What a tool said about a bug: one of the table's words, from its output."""
+    """Return the table's cell for a tool and a bug, from the tool's output."""
     if "========= COMPUTE-SANITIZER" not in output:
         said = [line for line in output.splitlines() if line.strip()]
         return f"?: {said[-1][:60] if said else 'no output'}"
@@ -296,7 +296,7 @@ def verdict(output: str, lines: frozenset[int]) -> str:
 
 
 def make(bug: Bug, folder: Path, arch: str) -> Path | str:
-    """Compile a bug's program; the path, or why there is none."""
+    """Compile a bug's program; return its path, or the reason why there is none."""
     cuda = toolchain.require_cuda()
     (folder / f"{bug.name}.cu").write_text(bug.source)
     text = folder / f"{bug.name}_main.cu"
@@ -333,7 +333,7 @@ def make(bug: Bug, folder: Path, arch: str) -> Path | str:
 
 
 def ask(tool: str, program: Path, bug: Bug, limit: float = SECONDS) -> str:
-    """Run a bug's program under a tool; what it said of it."""
+    """Run a bug's program under a tool; return the cell."""
     command = [
         str(toolchain.find("compute-sanitizer")),
         "--tool",
@@ -354,16 +354,16 @@ def ask(tool: str, program: Path, bug: Bug, limit: float = SECONDS) -> str:
 
 
 def guarded(action: Callable[[], object]) -> object:
-    """What an action returns, or "?: reason": one bug's surprise is one cell, not the end."""
+    """Return what an action returns, or "?: reason" after an error, so that the table goes on."""
     try:
         return action()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the table goes on
+    except Exception as error:  # noqa: BLE001
         text = str(error).partition("\n")[0]
         return f"?: {type(error).__name__}: {text[:60]}"
 
 
 def survey(chosen: Sequence[Bug], jobs: int, save: Callable[[], None], arch: str) -> None:
-    """Fill in the cells of bugs: compile all, simulate all, then run each under each tool."""
+    """Fill in the cells: compile all programs, simulate all, then run each under each tool."""
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         folder = Path(scratch)
         programs = [pool.submit(guarded, lambda b=bug: make(b, folder, arch)) for bug in chosen]
@@ -391,8 +391,8 @@ def survey(chosen: Sequence[Bug], jobs: int, save: Callable[[], None], arch: str
 
 
 def simulate(chosen: Sequence[Bug], pool: ThreadPoolExecutor) -> list[bool]:
-    """Fill in convlab's cells; whether each bug's program has something to run on."""
-    # built several at a time, ahead of the one that is examined
+    """Fill in convlab's cells; return whether each bug has a problem to run on."""
+    # Several are built at a time, before they are examined.
     builds = {bug.name: pool.submit(guarded, bug.prepare) for bug in chosen}
     shown = []
     for bug in chosen:
@@ -408,7 +408,7 @@ def simulate(chosen: Sequence[Bug], pool: ThreadPoolExecutor) -> list[bool]:
 
 
 def table(chosen: Sequence[Bug]) -> str:
-    """The Markdown table, with the totals of each tool."""
+    """Return the Markdown table, with the totals of each tool."""
     columns = ("convlab", *TOOLS)
     rows = [f"| bug | kind | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
     for bug in chosen:
@@ -431,7 +431,7 @@ def table(chosen: Sequence[Bug]) -> str:
 
 
 def provenance(command: str) -> str:
-    """Where, when and by what the table was made."""
+    """Return where, when and by which command the table was made."""
     tool = toolchain.find("compute-sanitizer")
     words = ["?"]
     if tool is not None:
@@ -447,26 +447,29 @@ def provenance(command: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the table; return 1 where there is no GPU or no compute-sanitizer."""
+    """Make the table; return 1 without a GPU or compute-sanitizer."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these bugs alone")
-    parser.add_argument("--jobs", type=int, default=6, help="programs at a time")
-    parser.add_argument("--json", type=Path, help="also write, as it goes, what is known")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these bugs")
+    parser.add_argument("--jobs", type=int, default=6, help="programs that run at a time")
+    parser.add_argument("--json", type=Path, help="also write the results so far to this file")
     parser.add_argument("--write", type=Path, help=f"a file with <!-- {MARKER}: begin -->")
     options = parser.parse_args(arguments)
     everything = bugs()
     unknown = set(options.only or ()) - {bug.name for bug in everything}
     if unknown:
-        parser.error(f"no bug is named {', '.join(sorted(unknown))}")
+        parser.error(
+            f"no bug is named {', '.join(sorted(unknown))}: see planted.py and examples.py"
+        )
     chosen = [bug for bug in everything if not options.only or bug.name in options.only]
     if not torch.cuda.is_available() or toolchain.find("compute-sanitizer") is None:
         print(
-            "needs an NVIDIA GPU and compute-sanitizer (pip install nvidia-cuda-sanitizer-api)",
+            "needs an NVIDIA GPU and compute-sanitizer: pip install nvidia-cuda-sanitizer-api",
             file=sys.stderr,
         )
         return 1
     if options.write:
-        pages.between(options.write, MARKER)  # told now, not after minutes
+        # A page without markers fails now, not after minutes of work.
+        pages.between(options.write, MARKER)
     major, minor = torch.cuda.get_device_capability()
     started = time.perf_counter()
 

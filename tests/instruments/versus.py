@@ -1,6 +1,6 @@
-"""What `best` takes of each of several problems, beside torch's own convolutions in its class.
+"""Time a kernel of the catalog next to torch's own convolutions, on each of several problems.
 
-python -m tests.instruments.versus PROBLEM FILE [--compiled]    one of them, pickled into a file
+python -m tests.instruments.versus PROBLEM FILE [--class bf16] [--compiled]    one, pickled to a file
 """
 
 import argparse
@@ -22,6 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from convlab.core.errors import LaunchError
+from convlab.core.kernel.catalog import catalog
+from convlab.core.kernel.kernel import Kernel, load
+from convlab.core.kernel.libraries import Baseline, ConvLaunch
+from convlab.core.kernel.runnable import Allocate, empty
 from convlab.core.machine.progress import bar as progress_bar
 from convlab.core.problem.named import PROBLEM_SETS, problem
 from convlab.core.problem.problem import Problem
@@ -31,9 +35,12 @@ from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparison
 from convlab.nn.choice import CLASSES, best
 
-_SECONDS = 0.5  # spent on timing one kernel on one problem
-_TUNING_SECONDS = 300.0  # for a problem that torch.compile tunes for; past it, it is left out
-_BASELINES = [f"cudnn:{each}{layout}" for each in CLASSES for layout in ("", ":channels_last")]
+# Classes that `convlab.best` has no rule for.
+HALVES = ("bf16", "fp16")
+# Seconds that timing one kernel on one problem takes.
+_SECONDS = 0.5
+# Seconds that torch.compile may tune for one problem; after that, its time is left out.
+_TUNING_SECONDS = 300.0
 RIVALS = {"cudnn": "cuDNN", "nhwc": "channels_last", "compiled": "torch.compile"}
 _SHOWN = {
     "problem": "problem",
@@ -48,16 +55,21 @@ _SHOWN = {
 
 @dataclass(frozen=True, repr=False)
 class Versus(Several):
-    """What `best` takes of each problem in each class, and what torch's convolutions take there.
+    """A kernel of the catalog on each problem in each class, and torch's convolutions there.
 
     Attributes
     ----------
-    results : the comparisons, one for each problem: what is in one was timed in the same rounds.
-    choices : for each, class to the name of what `best` takes.
-    frame : a row for each problem and class: problem, class, choice, right, time_ms, error;
-        cudnn_ms and nhwc_ms, of cuDNN in that class, inputs NCHW and already channels_last;
-        compiled_ms, in TF32, if it was asked for; ratio, cudnn_ms over time_ms: 1 by definition
-        where the choice is cuDNN.
+    results
+        The comparisons, one for each problem. The rows of one comparison were timed in the same
+        rounds.
+    choices
+        For each problem, the name of the kernel by class. In fp32 and TF32 it is what
+        `convlab.best` takes; in bf16 and fp16 the fastest correct rung on NCHW, or cuDNN.
+    frame
+        A row for each problem and class: problem, class, choice, correct, time_ms, error;
+        cudnn_ms and nhwc_ms, the times of cuDNN in that class, inputs NCHW and already
+        channels_last; compiled_ms, the time of torch.compile if it was measured; and ratio,
+        cudnn_ms over time_ms, which is 1 by definition if the choice is cuDNN.
     """
 
     results: tuple[Comparison, ...]
@@ -66,28 +78,34 @@ class Versus(Several):
     @property
     def frame(self) -> pd.DataFrame:
         rows = []
-        for found, choices in zip(self.results, self.choices, strict=True):
-            seen = found.frame.set_index("kernel")
+        for result, choices in zip(self.results, self.choices, strict=True):
+            timed = result.frame.set_index("kernel")
             for precision, choice in choices.items():
                 cudnn = f"cudnn:{precision}"
-                row = {"problem": found.problem.label, "class": precision, "choice": choice}
-                row |= seen.loc[choice, ["correct", "time_ms", "error"]].to_dict()
-                rivals = cudnn, f"{cudnn}:channels_last", {"tf32": _COMPILED}.get(precision)
+                row = {"problem": result.problem.label, "class": precision, "choice": choice}
+                row |= timed.loc[choice, ["correct", "time_ms", "error"]].to_dict()
+                rivals = cudnn, f"{cudnn}:channels_last", COMPILED.get(precision)
                 for rival, name in zip(RIVALS, rivals, strict=True):
-                    row[f"{rival}_ms"] = seen["time_ms"].get(name, math.nan)
+                    row[f"{rival}_ms"] = timed["time_ms"].get(name, math.nan)
                 if not row["correct"]:
-                    row["time_ms"] = math.nan  # it is a time of something else
+                    # It is not the time of this problem's work.
+                    row["time_ms"] = math.nan
                 ratio = 1.0 if choice == cudnn else row["cudnn_ms"] / row["time_ms"]
                 rows.append(row | {"ratio": ratio})
         frame = pd.DataFrame(rows)
         return frame if frame["compiled_ms"].any() else frame.drop(columns="compiled_ms")
 
+    @property
+    def classes(self) -> list[str]:
+        """The classes that were measured, the least accurate first."""
+        return [*self.choices[0]][::-1]
+
     def means(self, precision: str) -> dict[str, float]:
-        """Of each rival, its time over the choice's: the geometric mean over all it was timed on."""
+        """Return each rival's time over the choice's: the geometric mean over the timed problems."""
         rows = self.frame[self.frame["class"] == precision]
         means = {}
         for rival, title in RIVALS.items():
-            if f"{rival}_ms" in rows and (rival != "compiled" or precision == "tf32"):
+            if f"{rival}_ms" in rows and (rival != "compiled" or precision in COMPILED):
                 timed = rows[rows[f"{rival}_ms"].notna()]
                 ratios = timed[f"{rival}_ms"] / timed["time_ms"]
                 means[title] = math.exp(np.log(ratios).mean(skipna=False))
@@ -95,16 +113,17 @@ class Versus(Several):
 
     @property
     def sentence(self) -> str:
-        said = [f"{self.means(c)[RIVALS['cudnn']]:.2f} in {c}" for c in CLASSES[::-1]]
+        means = [f"{self.means(c)[RIVALS['cudnn']]:.2f} in {c}" for c in self.classes]
         return (
-            f"{len(self)} problems, times as fast as cuDNN in the geometric mean: {', '.join(said)}"
+            f"{len(self)} problems, times as fast as cuDNN in the geometric mean: "
+            f"{', '.join(means)}"
         )
 
     @property
     def summary(self) -> list[str]:
         """A line for each class: the geometric means, and the smallest ratio."""
         lines = []
-        for precision in CLASSES[::-1]:
+        for precision in self.classes:
             rows = self.frame[self.frame["class"] == precision]
             means = [f"{mean:.2f} to {title}" for title, mean in self.means(precision).items()]
             timed = rows["compiled_ms"].count() if "compiled_ms" in rows else 0
@@ -126,7 +145,7 @@ class Versus(Several):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Those of all, and the clock."""
+        """The notes of all comparisons, and the clock."""
         mhz = pd.concat([result.frame["mhz"] for result in self.results])
         clock = f"{mhz.min():.0f} to {mhz.max():.0f} MHz" if mhz.any() else "unknown: no NVML"
         return (*super().notes, f"SM clock {clock}")
@@ -144,14 +163,32 @@ class Versus(Several):
 
     @property
     def about(self) -> dict[str, Any]:
-        means = {precision: self.means(precision) for precision in CLASSES}
+        means = {precision: self.means(precision) for precision in self.classes[::-1]}
         return {"geometric_means": means, "results": self.results}
 
 
-def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Versus:
-    """Time what `best` takes of each problem in each class beside cuDNN, NCHW and channels_last.
+def versus(
+    problems: Iterable[Problem | str],
+    *,
+    classes: Sequence[str] = CLASSES,
+    compiled: bool = False,
+) -> Versus:
+    """Time kernels of the catalog next to cuDNN, NCHW and channels_last, in some classes.
 
-    With `compiled` beside ``torch.compile(mode="max-autotune")`` as well; see `apart`. Raises LaunchError without a GPU, or where memory is short.
+    Parameters
+    ----------
+    problems
+        Problems, or their names.
+    classes
+        "fp32" and "tf32", for which `convlab.best` takes the kernel. Or "bf16" or "fp16": every
+        rung of that class on NCHW is timed, and the fastest correct one is taken, or cuDNN.
+    compiled
+        Time ``torch.compile(mode="max-autotune")`` too; see `apart`.
+
+    Raises
+    ------
+    LaunchError
+        There is no GPU, or its memory is too small.
     """
     if not torch.cuda.is_available():
         raise LaunchError(
@@ -160,38 +197,65 @@ def versus(problems: Iterable[Problem | str], *, compiled: bool = False) -> Vers
         )
     results = []
     choices = []
-    asked = [problem(each) for each in problems]
-    for each in progress_bar(asked, "problems", len(asked)):
-        chosen = [best(each, precision, engine="cuda") for precision in CLASSES]
-        if compiled:
-            torch.compiler.reset()  # or it stops compiling after eight problems
-        kernels = {k.name: k for k in chosen if not k.library}
-        found = compare(
-            [*kernels.values(), *[max_autotune] * compiled],
+    chosen_problems = [problem(each) for each in problems]
+    for each in progress_bar(chosen_problems, "problems", len(chosen_problems)):
+        by_rule = {c: best(each, c, engine="cuda") for c in classes if c in CLASSES}
+        rungs = [k for c in classes if c in HALVES for k in _rungs(c) if not k.unsupported(each)]
+        kernels = {k.name: k for k in (*by_rule.values(), *rungs) if not k.library}
+        rivals = [_compiled(c) for c in classes if compiled and c in COMPILED]
+        if rivals:
+            # Otherwise torch stops compiling after eight problems.
+            torch.compiler.reset()
+        result = compare(
+            [*kernels.values(), *rivals],
             each,
             engine="cuda",
             scale=None,
-            baselines=_BASELINES,
+            baselines=[f"cudnn:{c}{layout}" for c in classes for layout in ("", ":channels_last")],
             limit_seconds=_SECONDS,
             progress=False,
         )
-        results.append(found)
-        choices.append({c: kernel.name for c, kernel in zip(CLASSES, chosen, strict=True)})
+        results.append(result)
+        choices.append(
+            {c: by_rule[c].name if c in by_rule else _fastest(result, c) for c in classes}
+        )
     return Versus(tuple(results), tuple(choices))
 
 
-def apart(problems: Iterable[Problem], kept: Path) -> Versus:
-    """As `versus` beside torch.compile, each problem in a process of its own.
+def _rungs(precision: str) -> list[Kernel]:
+    """Return the catalog's kernels of a class with x and y in NCHW."""
+    kernels = [load(path, engine="cuda") for path in catalog()]
+    return [
+        kernel
+        for kernel in kernels
+        if kernel.precision == precision
+        and (kernel.format.x.layout, kernel.format.y.layout) == ("NCHW", "NCHW")
+    ]
 
-    What a folder has kept of an earlier sitting is not measured again. Where torch.compile tunes
-    for longer than five minutes, it is left out.
+
+def _fastest(result: Comparison, precision: str) -> str:
+    """Return the fastest correct row of cuDNN on NCHW and the rungs; cuDNN if none is correct."""
+    cudnn = f"cudnn:{precision}"
+    rows = result.frame.set_index("kernel")
+    own = [name for name in rows.index if ":" not in name]
+    times = rows["time_ms"].where(rows["correct"].eq(True))[[*own, cudnn]]
+    return str(times.idxmin()) if times.notna().any() else cudnn
+
+
+def apart(problems: Iterable[Problem], kept: Path, *, classes: Sequence[str] = CLASSES) -> Versus:
+    """Do what `versus` does with torch.compile, each problem in a process of its own.
+
+    The folder `kept` holds the results: what an earlier run stored there is not measured again. If
+    torch.compile tunes for more than five minutes, its time is left out.
     """
     kept.mkdir(parents=True, exist_ok=True)
     results = []
     choices = []
+    suffix = "" if tuple(classes) == CLASSES else f"_{'_'.join(classes)}"
+    options = [] if tuple(classes) == CLASSES else ["--class", *classes]
     for each in problems:
-        file = kept / f"{_own(each.name)}.pickle"
-        command = [sys.executable, "-m", __spec__.name, each.name, str(file)]
+        file = kept / f"{_own(each.name)}{suffix}.pickle"
+        command = [sys.executable, "-m", __spec__.name, each.name, str(file), *options]
         if not file.exists():
             try:
                 subprocess.run([*command, "--compiled"], timeout=_TUNING_SECONDS, check=True)
@@ -203,13 +267,51 @@ def apart(problems: Iterable[Problem], kept: Path) -> Versus:
     return Versus(tuple(results), tuple(choices))
 
 
-def max_autotune(*given: Any, relu: bool = False) -> Tensor:
-    """torch's convolution as its compiler chooses it, in the arithmetic that torch is set to."""
-    return _compiler()(*given, relu)
+def max_autotune(*tensors_and_options: Any, relu: bool = False) -> Tensor:
+    """Compute torch's convolution as its compiler chooses it, in the arithmetic set in torch."""
+    return _compiler()(*tensors_and_options, relu)
 
 
 max_autotune.precision = "tf32"
-_COMPILED = "python:max_autotune"  # as `Function` names it
+# The name of torch.compile's row in each class. "python:max_autotune" is how `Function` names it.
+COMPILED = {"tf32": "python:max_autotune"} | {c: f"torch.compile:{c}" for c in HALVES}
+
+
+@dataclass(frozen=True)
+class Compiled(Baseline):
+    """torch.compile's convolution of bf16 or fp16 tensors, as a baseline of that class."""
+
+    def prepare(
+        self,
+        problem: Problem,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None = None,
+        allocate: Allocate = empty,
+    ) -> ConvLaunch:
+        """Return a launch of the compiled convolution; it allocates y by itself."""
+        launch = super().prepare(problem, x, w, bias, allocate)
+        return CompiledLaunch(self, problem, launch.inputs)
+
+
+class CompiledLaunch(ConvLaunch):
+    """Calls the compiled convolution; its first call compiles."""
+
+    def __call__(self) -> None:
+        # The memory of the last y is used again.
+        self.y = None
+        each = self.problem
+        options = (each.stride, each.padding, each.dilation, each.groups)
+        with torch.no_grad():
+            self.y = max_autotune(*self.inputs, *options, relu=each.relu)
+
+
+def _compiled(precision: str) -> Callable[..., Tensor] | Compiled:
+    """Return torch.compile's convolution of a class."""
+    if precision not in HALVES:
+        return max_autotune
+    device = torch.device("cuda", torch.cuda.current_device())
+    return Compiled(COMPILED[precision], "torch.compile", precision, "cuda", device)
 
 
 @functools.cache
@@ -222,7 +324,7 @@ def _compiler() -> Callable[..., Tensor]:
 
 
 def _own(label: str) -> str:
-    """A problem's name without that of its set."""
+    """Return a problem's name without the name of its set."""
     first, _, rest = label.partition(".")
     return rest if first in PROBLEM_SETS else label
 
@@ -231,9 +333,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("problem")
     parser.add_argument("file", type=Path)
+    parser.add_argument("--class", dest="classes", nargs="+", choices=(*CLASSES, *HALVES))
     parser.add_argument("--compiled", action="store_true")
-    asked = parser.parse_args()
-    found = importlib.import_module(__spec__.name).versus([asked.problem], compiled=asked.compiled)
-    small = tuple(replace(each, reports=()) for each in found.results)  # their maps are megabytes
-    asked.file.write_bytes(pickle.dumps(replace(found, results=small)))
-    print("\n".join(found.details))
+    options = parser.parse_args()
+    measured = importlib.import_module(__spec__.name).versus(
+        [options.problem], classes=options.classes or CLASSES, compiled=options.compiled
+    )
+    # The reports hold maps of megabytes.
+    small = tuple(replace(each, reports=()) for each in measured.results)
+    options.file.write_bytes(pickle.dumps(replace(measured, results=small)))
+    print("\n".join(measured.details))

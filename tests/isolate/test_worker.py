@@ -204,7 +204,8 @@ def test_crash(function, arguments, text):
 
 def test_endless_loop_ends_at_the_limit():
     text = fault(functions.spins, kind="endless loop", time_limit=0.3)
-    assert "spins: endless loop: it did not end (stopped after 0.3 s)" in text
+    meaning = "the kernel did not finish within the time limit"
+    assert f"spins: endless loop: {meaning} (stopped after 0.3 s)" in text
 
 
 def test_child_processes_of_the_worker_end_with_it(tmp_path):
@@ -270,7 +271,7 @@ def test_launch_error_is_classified_by_cudas_words():
     assert (
         cuda_faults.classify(LaunchError("k failed: invalid argument"))[0] == "launch configuration"
     )
-    lost = "k failed: CUDA error: misaligned address (the GPU is lost to this process)"
+    lost = "k failed: CUDA error: misaligned address (this process can no longer use the GPU)"
     assert cuda_faults.classify(LaunchError(lost))[1] == "k failed: CUDA error: misaligned address"
     assert cuda_faults.classify(LaunchError("k failed: more outputs than a grid has")) is None
     assert cuda_faults.classify(LaunchError("misaligned address", kind="trap")) is None

@@ -364,12 +364,13 @@ def test_ratios_and_their_geometric_means(found):
 
 
 def test_a_wrong_choice_has_no_ratio():
-    cudnn = dict.fromkeys(versus._BASELINES, 2.0)
+    names = [f"cudnn:{c}{layout}" for c in module.CLASSES for layout in ("", ":channels_last")]
+    cudnn = dict.fromkeys(names, 2.0)
     result = compared({"05": 1.0} | cudnn, problem(SMALL), wrong=("05",))
     found = versus.Versus((result,), ({"fp32": "05", "tf32": "cudnn:tf32"},))
     assert not found.ok and math.isnan(found.means("fp32")["cuDNN"])
     assert "05: wrong: so it is" in str(found) and "-" in found.tables[0].cells["ratio"]
-    assert "wrong" in [
+    assert "incorrect" in [
         text.get_text().strip() for text in beside_cudnn(found.frame, []).axes[-1].texts
     ]
 
@@ -379,7 +380,7 @@ def test_it_is_asked_of_the_rule(gpu, monkeypatch):
     asked = []
 
     def compare(kernels, each, baselines, **_):
-        names = [getattr(k, "name", None) or versus._COMPILED for k in kernels]
+        names = [getattr(k, "name", None) or versus.COMPILED["tf32"] for k in kernels]
         asked.append(names)
         return compared(dict.fromkeys([*names, *baselines], 1.0), each)
 
@@ -387,8 +388,8 @@ def test_it_is_asked_of_the_rule(gpu, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     found = versus.versus(["wide", "kernelbench.82_depthwise"], compiled=True)
     assert asked == [
-        ["13_wgmma_3xtf32", "12_wgmma_vector_reads", versus._COMPILED],
-        ["06_depthwise", versus._COMPILED],
+        ["13_wgmma_3xtf32", "12_wgmma_vector_reads", versus.COMPILED["tf32"]],
+        ["06_depthwise", versus.COMPILED["tf32"]],
     ]
     assert found.means("tf32") == dict.fromkeys(["cuDNN", "channels_last", "torch.compile"], 1)
     assert "torch.compile" not in found.means("fp32")
@@ -406,7 +407,10 @@ def test_each_problem_is_compiled_apart_and_kept(found, monkeypatch, tmp_path):
         i = [each.problem.name for each in found.results].index(name)
         result = found.results[i]
         if timeout:
-            rows = [*result.frame.to_dict("records"), {"kernel": versus._COMPILED, "time_ms": 3.0}]
+            rows = [
+                *result.frame.to_dict("records"),
+                {"kernel": versus.COMPILED["tf32"], "time_ms": 3.0},
+            ]
             result = dataclasses.replace(result, frame=pd.DataFrame(rows))
         one = versus.Versus((result,), (found.choices[i],))
         Path(file).write_bytes(pickle.dumps(one))

@@ -52,8 +52,8 @@ def test_each_lane_has_its_index(patterns: convlab.Kernel) -> None:
         ("one for all", "load of x: 1 sector, 32 bytes moved for 128 requested"),
         ("odd lanes", "load of x: 5 sectors, 160 bytes moved for 64 requested"),
         ("wide", "load of x: 16 sectors, 512 bytes moved for 512 requested"),
-        ("a column", "store of s_tile: 32 wavefronts, 1 would suffice"),
-        ("three times", "load of s_tile: 1 wavefront, 1 would suffice"),
+        ("a column", "store of s_tile: 32 wavefronts, minimum 1"),
+        ("three times", "load of s_tile: 1 wavefront, minimum 1"),
     ],
 )
 def test_a_map_tells_what_moves(patterns: convlab.Kernel, line: str, says: str) -> None:
@@ -103,10 +103,10 @@ def test_of_several_launches_the_line_decides() -> None:
 @pytest.mark.parametrize(
     "options, says",
     [
-        ({"line": 1}, "at no line that is line 1; it does so at:\n  6: float sum"),
-        ({"line": "no such text"}, "at no line that holds 'no such text'"),
+        ({"line": 1}, "no memory at a line that is line 1; it accesses memory at:\n  6: float sum"),
+        ({"line": "no such text"}, "no memory at a line that has 'no such text' in it"),
         ({"line": 6, "execution": 4}, "from 0 to 0, not 4"),
-        ({"line": 6, "block": (2, 0, 0)}, r"their grids are \(2, 3, 1\)"),
+        ({"line": 6, "block": (2, 0, 0)}, r"the grids are \(2, 3, 1\)"),
         ({"line": 6, "block": (0, 0)}, r"as \(x, y, z\)"),
         ({"line": 6, "warp": 1}, "has 1 warp: give a number below 1"),
     ],

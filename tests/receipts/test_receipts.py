@@ -143,7 +143,7 @@ PATHS = {
     "below a file": ("file.json/x.json", "Not a directory|File exists"),
     "none": (None, "a path"),
     "a number": (3, "a path"),
-    "too long": ("a" * 300, "name another"),
+    "too long": ("a" * 300, "use another"),
 }
 
 

@@ -387,7 +387,7 @@ def test_unusual_data_odd_addresses_and_earlier_calls(kernel: Kernel) -> None:
             chosen = untraced(kernel.path) if quick else kernel
             report = examine(chosen, problem, 0, (), setting)
         except LaunchError as error:  # it says that it cannot, which a user can act on
-            assert setting.offset and "does not begin at a multiple of 16 bytes" in str(error)
+            assert setting.offset and "is not 16-byte aligned" in str(error)
             continue
         assert report.ok, str(report)
 

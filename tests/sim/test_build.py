@@ -714,7 +714,7 @@ AMISS = {  # what is replaced, by what, and what is then told, first of all the 
     "word": (
         "    const int64_t i",
         "    __half j; const int64_t i",
-        r":\d+: .*\n(.*\n)*__half comes with #include <cuda_fp16.h>",
+        r":\d+: .*\n(.*\n)*__half needs #include <cuda_fp16.h>",
     ),
     "brace": ("[i] = VALUE;", "[i] = VALUE; {", r":\d+: this { is never closed\n"),
     "brace above": (
@@ -725,7 +725,7 @@ AMISS = {  # what is replaced, by what, and what is then told, first of all the 
     "semicolon above": (
         INCLUDE,
         "constexpr int kOne = 1\n" + INCLUDE,
-        r"fill.cu:\d+: what stands above",
+        r"fill.cu:\d+: the code above",
     ),
 }
 
@@ -756,10 +756,14 @@ def test_a_missing_entry_point_or_one_without_c_linkage(fill: Path, engine: str)
         assert "no entry point" in message and "conv2d(const ConvProblem*" in message
         assert "kernels/convlab.cuh" in message
     line = FILL.partition("conv2d(")[0].count("\n") + 1
-    assert f"Line {line} has no CONVLAB_ENTRY" in message
+    assert f"line {line} has no CONVLAB_ENTRY" in message
     for old, new, told in (
-        ("const char* conv2d", "void conv2d", "or nullptr, and this one void: const"),
-        ("size_t workspace_bytes, ", "", "takes 8 parameters, and this one has 7: const"),
+        (
+            "const char* conv2d",
+            "void conv2d",
+            "returns void, but must return const char.*or nullptr",
+        ),
+        ("size_t workspace_bytes, ", "", "has 7 parameters, but must have 8"),
     ):
         fill.write_text(FILL.replace(old, new).replace("return launch", "if (0) launch"))
         with pytest.raises(BuildError, match=rf":{line}: conv2d .*{told}"):

@@ -168,7 +168,7 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     x = normal(1, 1, 200, 200)
     w = normal(1, 1, 190, 190)
     with pytest.raises(
-        UnsupportedError, match="03_smem_tile cannot do .*supports:` .*<= smem.*here"
+        UnsupportedError, match="03_smem_tile does not support .*supports:` .*<= smem.*here"
     ) as error:
         tile(x, w)
     assert re.search(r"; use 01_direct, .*02_im2col_gemm", str(error.value))
@@ -181,7 +181,7 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     path.write_text(text.replace("supports: everything", "supports: groups == 1, R == S"))
     picky = load(path, engine="sim")
     with pytest.raises(
-        UnsupportedError, match=r"square_only cannot do .*R == S \(here R = 3, S = 2\)"
+        UnsupportedError, match=r"square_only does not support .*R == S \(here R = 3, S = 2\)"
     ):
         picky(X, W[..., :2])
     with pytest.raises(UnsupportedError, match=r"groups == 1 \(here groups = 2\); use 01_direct"):
@@ -193,8 +193,8 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (dict(defines={"THREADS": "`touch planted`"}), "THREADS is '`touch planted`'; it must be"),
-        (dict(defines={"THREADS": "64; touch planted"}), "an integer, or one plain word"),
-        (dict(defines={"THREADS=1 -include /etc/passwd -DX": 1}), "is no name of a tunable"),
+        (dict(defines={"THREADS": "64; touch planted"}), "an integer, or a single word"),
+        (dict(defines={"THREADS=1 -include /etc/passwd -DX": 1}), "is not a valid name of a tunable"),
         (dict(defines={"THREADS": 10**5000}), "THREADS is <int>; it must be at most"),
         (dict(defines="THREADS=64"), "defines must be a dict"),
         (dict(time_limit=float("nan")), "time_limit must be a finite number, more than 0, not nan"),
@@ -228,7 +228,7 @@ NAMES = ["../../x", "a/b", "", ".hidden", "x" * 200, "new\nline", None, 5]  # no
         *((dict(name=name), "name ") for name in NAMES),
         (dict(source=b"int x;"), "not b'int x;': decode it"),
         (dict(source=None), "not None"),
-        (dict(source="\ud800"), "no Unicode text"),
+        (dict(source="\ud800"), "is not valid Unicode"),
     ],
 )
 def test_a_source_that_is_no_text_and_names_that_are_none(options: dict, message: str) -> None:
@@ -310,10 +310,10 @@ DEVICE: dict[str, tuple[str, str]] = {
         "y[i] = unfinished(i);",
         "abort: a function that must return a value ended without one",
     ),
-    "far": ("y = nullptr; y[100000] = 0;", "null pointer; null here: bias .*, the workspace"),
+    "far": ("y = nullptr; y[100000] = 0;", "null pointer; null arguments of conv2d: bias .*, workspace"),
 }
 HOST: dict[str, tuple[str, str]] = {
-    "host-null-pointer": ("y = nullptr; y[0] = first;", r"null here: bias \(the problem"),
+    "host-null-pointer": ("y = nullptr; y[0] = first;", r"null arguments of conv2d: bias \(the problem"),
     "abort": ("abort();", r"abort\(\) was called"),
     "exit": ("exit(0);", r"exit\(\) was called"),
     "quick": ("if (fork() == 0) exit(1); std::quick_exit(0);", r"exit\(\) was called"),

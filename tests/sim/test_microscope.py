@@ -228,7 +228,7 @@ def test_run_takes_files_and_says_what_it_cannot_take(tmp_path):
     for error, message, entry, arguments, block in (
         (ProblemError, "by is a str", "scale", (x, "2"), 6),
         (ProblemError, "block is", "scale", (x, 2), ()),
-        (LaunchError, "another number of parameters than arguments", "scale", (x,), 6),
+        (LaunchError, "wrong number of arguments: pass one for each parameter", "scale", (x,), 6),
         (LaunchError, "1 to 1024 threads", "scale", (x, 2), 1025),
         (LaunchError, "null pointer", "scale", (None, 2), 1),
         (BuildError, "scales", "scales", (x, 2), 1),

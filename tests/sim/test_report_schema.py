@@ -93,7 +93,7 @@ def test_program_mends_a_kernel_by_its_report_alone(name, monkeypatch):
     ]
     monkeypatch.setattr(mend, "everything", lambda: few)
     monkeypatch.setattr(mend, "TRIES", 4)
-    assert mend.told("no_kernel", "no CUDA", few)["fault"] == "does not build"
+    assert mend.json_report("no_kernel", "no CUDA", few)["fault"] == "does not build"
     outcome = mend.mend(name, mutant.source)
     assert outcome.mended and outcome.text != mutant.source and len(outcome.rules) == 1, outcome
     assert [*map(len, mend.chosen().values())] == [4] * len(mend.KINDS)

@@ -1,4 +1,4 @@
-"""A CUDA source and its flags to a library in the cache, by nvcc."""
+"""Build a CUDA source with nvcc: from source and flags to a library in the cache."""
 
 import subprocess
 from collections.abc import Mapping
@@ -16,20 +16,21 @@ from .key import key_of
 from .plain_paths import plain
 from .source import Source
 
-# A folder with our declarations of cuBLAS, for machines where no toolkit brings cublas_v2.h.
+# A folder with our declarations of cuBLAS, for machines without cublas_v2.h.
 CUBLAS_DECLARATIONS = Path(__file__).parent / "cublas"
 _NVCC_FLAGS = [
     "-std=c++17",
     "-O3",
     "-lineinfo",
-    "-Xcompiler=-fno-gnu-unique",  # two versions of a file keep static variables of their own
-    # torch turns the operators of half types off for its own sake; kernels want them
+    # Two builds of a file must not share static variables.
+    "-Xcompiler=-fno-gnu-unique",
+    # torch disables the operators of the half types for its own code; kernels need them.
     "-U__CUDA_NO_HALF_OPERATORS__",
     "-U__CUDA_NO_HALF_CONVERSIONS__",
     "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
     "-U__CUDA_NO_HALF2_OPERATORS__",
 ]
-# Ends each CUDA source: lets the caller see a launch error that the kernel file did not look for.
+# The end of each CUDA source. It returns a launch error that the kernel file did not check.
 _FOOTER = """
 #include <cuda_runtime.h>
 extern "C" const char* convlab_launch_error() {
@@ -40,14 +41,15 @@ extern "C" const char* convlab_launch_error() {
 
 
 def build(source: Source, defines: Mapping[str, object] | None = None) -> Build:
-    """Compile a kernel file for the current GPU, or find what was built before.
+    """Compile a kernel file for the current GPU, or return the cached build.
 
-    Raises BuildError, also without a compiler or an entry point.
+    Raises BuildError if the file does not compile, lacks its entry point, or there is no compiler.
     """
     return _build_cuda(source, define_flags(defines), _arch(source))
 
 
 def define_flags(defines: Mapping[str, object] | None) -> list[str]:
+    """Return the compiler's flags for tunables: ``-DNAME=VALUE``, sorted by name."""
     return [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
 
 
@@ -78,7 +80,7 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
 def device_code(
     source: Source, arch: str, folder: Path, defines: Mapping[str, object] | None = None, *more: str
 ) -> subprocess.CompletedProcess:
-    """Let nvcc make ``kernel.cubin`` in a folder: how that ended, and what was said."""
+    """Compile device code to ``kernel.cubin`` in a folder; return nvcc's status and output."""
     (folder / "kernel.cu").write_text(source.for_nvcc.marked)
     nvcc = plain(toolchain.require_cuda().home) / "bin" / "nvcc"
     command = [
@@ -96,7 +98,7 @@ def device_code(
 
 
 def nvcc_flags(arch: str) -> list[str]:
-    """What nvcc is told, without tunables."""
+    """Return nvcc's flags for an architecture, without tunables."""
     return [*_NVCC_FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}"]
 
 
@@ -113,10 +115,10 @@ def _uses_cublas(source: Source) -> bool:
 
 
 def _arch(source: Source) -> str:
-    """The architecture to build for: what the header asks for, or the current GPU's."""
-    asked = parse_header(source.text, source.label).arch or ""
-    if asked.endswith(("a", "f")):
-        return asked.removeprefix("sm_")
+    """Return the architecture to build for: the header's "a" or "f" target, else the GPU's."""
+    required = parse_header(source.text, source.label).arch or ""
+    if required.endswith(("a", "f")):
+        return required.removeprefix("sm_")
     major, minor = torch.cuda.get_device_capability()
-    # sm_90 and later have instructions that only their own "a" target offers (wgmma, setmaxnreg)
+    # From sm_90 on, some instructions exist only for the "a" target (wgmma, setmaxnreg).
     return f"{major}{minor}" + ("a" if major >= 9 else "")

@@ -1,9 +1,9 @@
-"""Keep builds on disk: each is found by its key, and is there whole or not at all.
+"""Keep builds on disk: each has a key, and is complete or absent.
 
-A key names what decides a build: the text of the source and of its headers, the flags, the
-compiler. A build is made in a folder of its own and renamed into the cache when it is complete. So
-two processes may build at once, and a build that is killed leaves nothing that a later one would
-trip over. Next to each library is its checksum.
+The key is a hash of all that determines a build: the texts of the source and of its headers, the
+flags, the compiler. A build takes place in its own folder, which is renamed into the cache when it
+is complete. So two processes can build at the same time, and a killed build does not disturb later
+ones. A checksum is stored next to each library.
 """
 
 import contextlib
@@ -22,23 +22,24 @@ from typing import NamedTuple
 
 from ..machine import interrupt, toolchain
 
-# Builds together may take this many bytes; then the oldest are removed.
+# The size limit of the cache in bytes; beyond it, the oldest builds are removed.
 LIMIT_BYTES = 2 << 30
 _LIBRARY = "kernel.so"
 _RECORD = "made.json"
-# Seconds for which a build, or an unfinished one, is left alone.
+# Builds that were used within this time, and unfinished ones of this age, are kept. In seconds.
 _YOUNG = 3600.0
 
 
 class Key(NamedTuple):
-    """The name of a build in the cache, and where an edit may change that name."""
+    """The name of a build in the cache, and the paths where an edit may change it."""
 
     name: str
-    watched: tuple[Path, ...] = ()  # headers, and the folders where they are looked for
+    # The headers, and the folders in which the compiler looks for them.
+    watched: tuple[Path, ...] = ()
 
 
 class BuildOutput(NamedTuple):
-    """What a function that builds returns: the library, and whether other processes may use it."""
+    """The result of a build: the library, and whether other processes may use it."""
 
     library: Path
     lasting: bool = True
@@ -46,53 +47,57 @@ class BuildOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Build:
-    """A library in the cache: the build of its source while the `stamp` of `watched` stays."""
+    """A library in the cache. It is current as long as the `stamp` of `watched` does not change."""
 
     library: Path
-    seconds: float  # that this build took; 0.0 when it was there before
+    # The time that the build took, in seconds; 0.0 if it was in the cache.
+    seconds: float
     watched: tuple[Path, ...] = ()
-    flags: tuple[str, ...] = ()  # of the compiler
+    # The compiler's flags.
+    flags: tuple[str, ...] = ()
 
 
 class CachedBuild(NamedTuple):
-    """One build as `contents` lists it: its folder's name, its bytes, when it was last used."""
+    """An entry of `contents`: a build's folder, its size in bytes, and when it was last used."""
 
     name: str
     bytes: int
-    used: float  # seconds since 1970
+    # The time of the last use, in seconds since 1970.
+    used: float
 
 
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-# The builds that this process found or made, each with the stamp of its library.
+# The builds that this process has used, each with the stamp of its library.
 _known: dict[str, tuple[object, Build]] = {}
 
 
 def build(find_key: Callable[[], Key], make: Callable[[Path], BuildOutput]) -> Build:
-    """Return the build of a key; make it in a fresh folder if there is none.
+    """Return the build for a key; build it in a new folder if it is not in the cache.
 
     Parameters
     ----------
     find_key
-        Returns the key of the files as they are now. If it has changed when `make` returns, a
-        header was edited while the compiler read it, and the build is made again.
+        Returns the key for the present state of the files. A different key after `make` means that
+        a header was edited while the compiler read it; then the build is repeated.
     make
-        Builds into an empty folder, which is given.
+        Builds in an empty folder, its argument.
     """
     while True:
         key = find_key()
-        # Threads of one process wait for each other; processes need not.
+        # Threads of one process wait for each other; processes do not need to.
         with interrupt.held(), _locks[key.name]:
-            seen, found = _known.get(key.name, (None, None))
-            if found is not None and seen == stamp([found.library]):
-                return replace(found, watched=(found.library, *key.watched))
-            found = _find(key) or _make(key, find_key, make)
-            if found is not None:
-                _known[key.name] = stamp([found.library]), replace(found, seconds=0.0)
-                return found
+            seen, known = _known.get(key.name, (None, None))
+            if known is not None and seen == stamp([known.library]):
+                return replace(known, watched=(known.library, *key.watched))
+            library_build = _find(key) or _make(key, find_key, make)
+            if library_build is not None:
+                entry = replace(library_build, seconds=0.0)
+                _known[key.name] = stamp([library_build.library]), entry
+                return library_build
 
 
 def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
-    """Return the times and sizes of files and folders: they differ after an edit."""
+    """Return the times and sizes of files and folders, which change with an edit."""
     stamps: list[object] = []
     for path in paths:
         try:
@@ -105,7 +110,7 @@ def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
 
 
 def _find(key: Key) -> Build | None:
-    """Return the build of that key in the cache; remove one that is damaged."""
+    """Return the build for a key from the cache, or None; remove a damaged build."""
     folder = toolchain.cache_dir() / key.name
     if not folder.exists():
         return None
@@ -125,7 +130,7 @@ def _find(key: Key) -> Build | None:
 def _make(
     key: Key, find_key: Callable[[], Key], make: Callable[[Path], BuildOutput]
 ) -> Build | None:
-    """Make a build and rename it into the cache; None if its key has changed meanwhile."""
+    """Build, and rename the folder into the cache; return None if the key changed meanwhile."""
     root = toolchain.cache_dir()
     _tidy(root)
     started = time.perf_counter()
@@ -140,9 +145,9 @@ def _make(
         _remove_all_but(folder, (_LIBRARY, _RECORD))
         name = key.name
         if not output.lasting:
-            # No other process finds it under this name.
+            # No other process looks for this name.
             name += "-" + folder.name.removeprefix(toolchain.UNFINISHED)
-        # If another process was quicker, the folder is there, and its build is as good.
+        # If another process was faster, the folder exists, with an equivalent build.
         with contextlib.suppress(OSError):
             folder.rename(root / name)
     finally:
@@ -151,7 +156,7 @@ def _make(
 
 
 def _remove_all_but(folder: Path, names: tuple[str, ...]) -> None:
-    """Remove what a compiler left in a folder."""
+    """Remove a compiler's other files from a folder."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -168,14 +173,14 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# ---- what is kept ------------------------------------------------------------------------------
+# ---- the contents of the cache -----------------------------------------------------------------
 
 
 def contents() -> list[CachedBuild]:
-    """Return all builds in the cache, the last used first."""
+    """Return all builds in the cache, the most recently used first."""
     builds = []
     for folder in toolchain.cache_dir().iterdir():
-        # A folder may be removed meanwhile; other files are no folders.
+        # Another process may remove a folder meanwhile, and some entries are files.
         with contextlib.suppress(OSError):
             sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
             if _RECORD in sizes:
@@ -185,7 +190,7 @@ def contents() -> list[CachedBuild]:
 
 
 def clear() -> int:
-    """Remove all builds, unfinished ones, logs and choices; return the bytes that builds took."""
+    """Remove all builds, unfinished builds, logs and saved choices; return the builds' bytes."""
     root = toolchain.cache_dir()
     builds = contents()
     names = [*(build.name for build in builds), "logs", "best"]
@@ -194,10 +199,10 @@ def clear() -> int:
     return sum(build.bytes for build in builds)
 
 
-# Once in a process: a look at 2,000 builds takes as long as a fifth of one.
+# Once in a process, because listing 2,000 builds takes a fifth of the time of one build.
 @functools.cache
 def _tidy(root: Path) -> None:
-    """Remove what killed builds left an hour ago, and the oldest builds beyond `LIMIT_BYTES`."""
+    """Remove the remains of killed builds after an hour, and the oldest builds over the limit."""
     now = time.time()
     for folder in root.glob(f"{toolchain.UNFINISHED}*"):
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Compile source text to a shared library, through torch's ``load_inline``; its only caller.
+"""Compile source text to a shared library with torch's ``load_inline``.
 
-`load_inline` loads what it built. Here it must not: a learner's static initialisers run where the
-kernel does.
+`load_inline` normally loads the library. This module prevents that: a learner's static initialisers
+must run only in the process that runs the kernel.
 """
 
 from __future__ import annotations
@@ -29,26 +29,31 @@ from .plain_paths import plain, plain_temporary, shell_quoted
 from .source import Source
 
 CXX_FLAGS = ["-std=c++17", "-w"]
-# No library of torch's is needed, and none is read: see `_no_libraries`.
+# A kernel needs none of torch's libraries; `_no_libraries` keeps the linker from reading them.
 LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs"]
-# The name of a library that must not be loaded begins so.
+# The prefix of libraries that must not be loaded.
 _OURS = "convlab_"
-# Parameters of conv2d.
+# The number of parameters of conv2d.
 _PARAMETERS = 8
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """What `compile_library` compiles, and how."""
+    """The input of `compile_library`: source, flags and libraries."""
 
-    source: Source  # for messages
-    text: str  # CUDA C++ for nvcc if `cuda` is given, else C++
+    # For messages.
+    source: Source
+    # CUDA C++ for nvcc if `cuda` is given, else C++.
+    text: str
     flags: Sequence[str]
-    include: Sequence[Path]  # folders of headers
-    libraries: Sequence[str] = ()  # "-lcublas", or a path
+    # Folders of headers.
+    include: Sequence[Path]
+    # "-lcublas", or a path.
+    libraries: Sequence[str] = ()
     library_folders: Sequence[Path] = ()
     cuda: toolchain.Cuda | None = None
-    entry: str | None = None  # the C function that the library must have
+    # The C function that the library must define.
+    entry: str | None = None
 
 
 def compile_library(compilation: Compilation, folder: Path) -> BuildOutput:
@@ -57,7 +62,7 @@ def compile_library(compilation: Compilation, folder: Path) -> BuildOutput:
     Raises
     ------
     BuildError
-        A tool is missing, the text does not compile or link, or it has no entry point.
+        A tool is missing, the text does not compile or link, or the entry point is missing.
     """
     _run_load_inline(compilation, folder)
     (library,) = folder.glob("*.so")
@@ -71,7 +76,7 @@ def compile_library(compilation: Compilation, folder: Path) -> BuildOutput:
 
 
 def _run_load_inline(compilation: Compilation, folder: Path) -> None:
-    """Let torch's builder compile and link into the folder."""
+    """Compile and link with torch's builder, in a folder."""
     ninja_on_path()
     cpp_extension = _cpp_extension()
     toolchain.require_host_compiler()
@@ -80,13 +85,13 @@ def _run_load_inline(compilation: Compilation, folder: Path) -> None:
     text = compilation.text
     if cuda is not None:
         cpp_extension.CUDA_HOME = str(plain(cuda.home))
-    # load_inline writes these paths as they are. They stay correct for a load_inline of the user's.
+    # load_inline does not quote these paths. The links are also valid for the user's load_inline.
     torch_folder = Path(torch.__file__).parent
     cpp_extension._TORCH_PATH = str(plain(torch_folder))
     cpp_extension.TORCH_LIB_PATH = str(plain(torch_folder / "lib"))
     flags = [shell_quoted(flag) for flag in compilation.flags]
     link_flags = [
-        # The linker looks here first, before the folder of torch's libraries.
+        # The linker searches this folder before the folder of torch's libraries.
         f"-L{_no_libraries()}",
         *LINK_FLAGS,
         *(f"-L{plain(path)}" for path in compilation.library_folders),
@@ -107,24 +112,24 @@ def _run_load_inline(compilation: Compilation, folder: Path) -> None:
             no_implicit_headers=True,
         )
     except (RuntimeError, subprocess.SubprocessError) as error:
-        # A SubprocessError is from torch's `c++ --version`.
+        # torch's `c++ --version` may raise SubprocessError.
         raise compile_error(source, str(error)) from None
 
 
 def _no_entry(source: Source, entry: str) -> BuildError:
-    """Return the error for a library without its C function."""
-    where = ""
+    """Return the error for a library without its entry point."""
+    reason = ""
     if definition := re.search(rf"\b{entry}\s*\(", uncommented(source.text)):
         line = source.text.count("\n", 0, definition.start()) + 1
-        where = f". Line {line} has no CONVLAB_ENTRY"
+        reason = f": line {line} has no CONVLAB_ENTRY"
     return BuildError(
-        f"{source.label} has no entry point: it must end with `CONVLAB_ENTRY const char* "
-        f"{entry}(const ConvProblem*, ...)`; see kernels/convlab.cuh{where}"
+        f"{source.label} has no entry point{reason}; it must define `CONVLAB_ENTRY const char* "
+        f"{entry}(const ConvProblem*, ...)`, as kernels/convlab.cuh declares it"
     )
 
 
 def _check_signature(source: Source) -> None:
-    """Raise BuildError if conv2d returns or takes something else: no linker compares that."""
+    """Raise BuildError if conv2d has another result or parameters, which no linker checks."""
     text = uncommented(source.text)
     entry = r"\bCONVLAB_ENTRY\s+([\w\s]+?)[\s*]*\bconv2d\s*\(([^()]*)\)"
     for definition in re.finditer(entry, text):
@@ -132,22 +137,22 @@ def _check_signature(source: Source) -> None:
         result = definition[1]
         count = definition[2].count(",") + 1
         if result in ("void", "int", "bool", "cudaError_t"):
-            wrong = f"returns const char*, an error's text or nullptr, and this one {result}"
+            mismatch = f"returns {result}, but must return const char*: an error text, or nullptr"
         elif count != _PARAMETERS:
-            wrong = f"takes {_PARAMETERS} parameters, and this one has {count}"
+            mismatch = f"has {count} parameters, but must have {_PARAMETERS}"
         else:
             return
         raise BuildError(
-            f"{source.label}:{line}: conv2d {wrong}: const char* conv2d(problem, x, w, bias, y, "
-            "workspace, workspace_bytes, stream), as kernels/convlab.cuh declares it"
+            f"{source.label}:{line}: conv2d {mismatch}; declare it as in kernels/convlab.cuh: "
+            "const char* conv2d(problem, x, w, bias, y, workspace, workspace_bytes, stream)"
         )
 
 
 def ninja_on_path() -> None:
-    """Put the folder of the running environment's ninja last on PATH, for torch's builder."""
+    """Append the folder of this environment's ninja to PATH, for torch's builder."""
     ninja = toolchain.find("ninja")
     if ninja is None:
-        raise BuildError("no ninja: `pip install -r requirements.txt` brings it")
+        raise BuildError("no ninja is installed: run `pip install -r requirements.txt`")
     folders = [*filter(None, os.environ.get("PATH", "").split(os.pathsep))]
     if str(ninja.parent) not in folders:
         os.environ["PATH"] = os.pathsep.join([*folders, str(ninja.parent)])
@@ -155,12 +160,14 @@ def ninja_on_path() -> None:
 
 @functools.cache
 def _cpp_extension() -> ModuleType:
-    """Return torch's builder, changed so that it loads nothing of ours; its import is slow."""
-    # At its import a CUDA build of torch warns that there is no GPU; later, that Ctrl-C ended
-    # `c++ --version`.
-    unasked = re.compile("No CUDA runtime|Error checking compiler version")
+    """Return torch's builder, patched so that it does not load convlab's libraries.
+
+    The import of the builder is slow.
+    """
+    # Hide two of its warnings: that there is no GPU, and that Ctrl-C ended `c++ --version`.
+    hidden = re.compile("No CUDA runtime|Error checking compiler version")
     logger = logging.getLogger("torch.utils.cpp_extension")
-    logger.addFilter(lambda record: not unasked.match(record.msg))
+    logger.addFilter(lambda record: not hidden.match(record.msg))
     builder = importlib.import_module("torch.utils.cpp_extension")
     load = builder._import_module_from_library
 
@@ -183,23 +190,23 @@ def _cpp_extension() -> ModuleType:
 
 @functools.cache
 def _no_libraries() -> Path:
-    """Return a folder of empty files for torch's libraries, which the linker is slow to read."""
+    """Return a folder of empty stand-ins for torch's libraries, which are slow to link."""
     folder = toolchain.temporary(plain_temporary())
     for name in ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python"):
-        (folder / f"lib{name}.so").write_text("/* a linker script that brings nothing */\n")
+        (folder / f"lib{name}.so").write_text("/* an empty linker script */\n")
     return folder
 
 
 def run_compiler(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a compiler in a folder, where its temporary files go as well; Ctrl-C ends it."""
+    """Run a compiler in a folder, which also gets its temporary files; Ctrl-C ends it."""
     return child.run(command, None, os.environ | {"TMPDIR": str(plain(folder))}, folder)
 
 
 def exported(library: Path) -> set[str]:
-    """Return the symbols that a library defines for others to call, without loading it."""
+    """Return the symbols that a library exports, without loading it."""
     nm = toolchain.find("nm")
     if nm is None:
-        raise BuildError("no nm on PATH, to look into libraries; install binutils, as for g++")
+        raise BuildError("no nm on PATH, which lists a library's symbols; install binutils")
     command = [str(nm), "-D", "--defined-only", "--format=posix", str(library)]
     done = toolchain.asked(command)
     done.check_returncode()

@@ -1,4 +1,4 @@
-"""Make the error for a source that did not compile: the first messages with their lines."""
+"""Create the error for a source that did not compile: the first messages, with their lines."""
 
 import contextlib
 import re
@@ -15,9 +15,9 @@ from .source import INCLUDE, Source
 
 _SHOWN_ERRORS = 2
 _SHOWN_LOG_LINES = 6
-# The errors of a text that ended too early, as before an #include.
+# The errors of a text that is incomplete, for example above an #include.
 _CUT_SHORT = re.compile(r"expected|.*(declaration|definition|specification).* (at block|not all)")
-# The header that declares a word.
+# The header that declares a name.
 _DECLARED_IN = {
     r"(__)?nv_bfloat\w+": "<cuda_bf16.h>",
     r"__half2?": "<cuda_fp16.h>",
@@ -30,16 +30,16 @@ _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|
 
 
 def compile_error(source: Source, log: str, label: str = "") -> BuildError:
-    """Return the error for a compiler's log: its first messages with their lines, and its file.
+    """Return the error for a compiler's log: the first messages, with their lines.
 
     Parameters
     ----------
     source
-        What did not compile.
+        The source that did not compile.
     log
-        All that the compiler printed.
+        The whole output of the compiler.
     label
-        Its name in the message; by default the source's.
+        The name for the message; by default the source's.
     """
     log = real(log)
     path = toolchain.cache_dir() / "logs" / f"{source.name[:80]}.log"
@@ -73,7 +73,7 @@ def _heading(label: str, errors: Sequence[Message], log: str) -> str:
 
 
 def _short(file: str) -> str:
-    """Return a file's name as messages show it: kernels/convlab.cuh."""
+    """Return the short name of a file for messages: kernels/convlab.cuh."""
     with contextlib.suppress(ValueError):
         return str(Path(file).relative_to(KERNEL_DIR.parent))
     return file
@@ -82,7 +82,7 @@ def _short(file: str) -> str:
 def _incomplete_above_include(
     source: Source, first: Message, texts: Mapping[str, str]
 ) -> Message | None:
-    """Return the error that is meant where a header seems wrong, but the text above ended early."""
+    """Return the actual error if the compiler blames a header for an incomplete text above it."""
     users_own = first.file in texts and first.file != str(KERNEL_DIR / "convlab.cuh")
     if users_own or not _CUT_SHORT.match(first.text):
         return None
@@ -90,12 +90,12 @@ def _incomplete_above_include(
     if include is None:
         return None
     line = source.text.count("\n", 0, include.start(1)) + 1
-    text = "what stands above this #include is not complete: a ; or a closing brace is missing"
+    text = "the code above this #include is incomplete: a ; or a closing brace is missing"
     return Message(source.label, line, None, "error", text)
 
 
 def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
-    """Yield what to include, or not."""
+    """Yield advice about includes."""
     texts = "\n".join(error.text for error in errors)
     if errors and _TORCH.search(source.text):
         yield "no torch header is needed or available: conv2d gets raw pointers, see convlab.cuh"
@@ -103,11 +103,8 @@ def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
         if f'"{name}"' in source.text:
             folders = (source.folder, KERNEL_DIR)
             near = [path.name for folder in folders for path in folder.glob("*.*h")]
-            yield (
-                f"{name} is looked for next to the kernel, and in convlab's kernels/"
-                f"{hint(name, near)}"
-            )
+            yield (f"{name} must be next to the kernel, or in convlab's kernels/{hint(name, near)}")
     for word in dict.fromkeys(re.findall(r"[‘\"'](\w+)", texts)):
         headers = [header for name, header in _DECLARED_IN.items() if re.fullmatch(name, word)]
         if headers and headers[0][1:-1] not in source.text:
-            yield f"{word} comes with #include {headers[0]}"
+            yield f"{word} needs #include {headers[0]}"

@@ -1,22 +1,23 @@
-"""Read the messages that g++ and nvcc print about lines, and quote the lines."""
+"""Parse the messages of g++ and nvcc, and quote the lines that they are about."""
 
 import re
 from typing import NamedTuple
 
-# g++'s ``file:1:2: error: text``, or nvcc's ``file(1): error: text`` and what it quotes below.
+# g++ prints ``file:1:2: error: text``. nvcc prints ``file(1): error: text`` and quotes the line
+# below.
 _MESSAGE = re.compile(
     r"^(.+?)(?::(\d+):(\d+)|\((\d+)\)): (?:fatal |catastrophic )?"
     r"(error|warning|note)(?: #[\w-]+)?:? (.*)",
     re.MULTILINE,
 )
 _QUOTED = re.compile(r"(?:\n.*){0,4}?\n(.*)\n( *)\^ *$", re.MULTILINE)
-# A place in a line. g++ gives the column. nvcc quotes the line with its macros replaced, so of its
-# messages this is the word, and how many like it are before it.
+# A place in a line. g++ gives the column. nvcc quotes the line with its macros expanded. For nvcc
+# the place is therefore the marked word, and how many equal words come before it.
 Place = int | tuple[str, int] | None
 
 
 class Message(NamedTuple):
-    """A compiler's message; its kind is "error", "warning" or "note"."""
+    """A message of a compiler; its kind is "error", "warning" or "note"."""
 
     file: str
     line: int
@@ -28,26 +29,26 @@ class Message(NamedTuple):
 def messages(log: str) -> list[Message]:
     """Return the errors and warnings of g++ or nvcc.
 
-    An error in a macro of another file is placed where the macro is used. A bracket that is never
-    closed comes first.
+    An error in a macro from another file gets the place where the macro is used. A bracket that is
+    never closed comes first.
     """
-    found: list[Message] = []
+    parsed: list[Message] = []
     for match in _MESSAGE.finditer(log):
         file, line, column, nvcc_line, kind, text = match.groups()
         place = int(column) if column else _nvcc_place(log, match.end())
         message = Message(file, int(line or nvcc_line), place, kind, text)
         if text.startswith("to match this"):
             text = f"this {text[-2]} is never closed"
-            found.insert(0, message._replace(kind="error", text=text))
-        elif text.startswith("in expansion of macro") and found and found[-1].file != file:
-            found[-1] = found[-1]._replace(file=file, line=message.line, place=place)
+            parsed.insert(0, message._replace(kind="error", text=text))
+        elif text.startswith("in expansion of macro") and parsed and parsed[-1].file != file:
+            parsed[-1] = parsed[-1]._replace(file=file, line=message.line, place=place)
         elif kind != "note":
-            found.append(message)
-    return found
+            parsed.append(message)
+    return parsed
 
 
 def _nvcc_place(log: str, end: int) -> Place:
-    """Return the place that nvcc marks below a message, which ends at an index of the log."""
+    """Return the place that nvcc marks below a message; `end` is the message's end in the log."""
     mark = _QUOTED.match(log, end)
     if mark is None:
         return None
@@ -58,16 +59,16 @@ def _nvcc_place(log: str, end: int) -> Place:
 
 
 def _whole(word: str) -> str:
-    """Return a pattern of a word that is no part of a longer one."""
+    """Return a pattern for a word that is not part of a longer word."""
     pattern = re.escape(word)
     return rf"(?<!\w){pattern}(?!\w)" if word.isidentifier() else pattern
 
 
 def quoted(text: str | None, line: int, place: Place) -> list[str]:
-    """Return the line that a message is about, the lines next to it, and a mark below the place."""
+    """Return a line, its two neighbours, and a mark below the place of a message."""
     if text is None:
         return []
-    # g++ counts the columns of a tab so.
+    # g++ counts a tab as up to 8 columns.
     lines = [entry.expandtabs(8) for entry in text.splitlines()]
     column = place
     if isinstance(place, tuple):

@@ -1,4 +1,4 @@
-"""Name a build by what decides it: its text, its headers, the flags, the compiler."""
+"""Compute the key of a build: a hash of the text, the headers, the flags and the compiler."""
 
 import functools
 import hashlib
@@ -14,9 +14,9 @@ from .cache import Key
 from .compile import LINK_FLAGS
 from .source import Source
 
-# Folders where compilers look for headers before their own.
+# Environment variables with folders that compilers search for headers before their own.
 _FOLDER_VARIABLES = ("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH")
-# What else in the environment decides what compilers do.
+# All environment variables that change what a compiler does.
 _VARIABLES = (
     *_FOLDER_VARIABLES,
     "LIBRARY_PATH",
@@ -25,9 +25,9 @@ _VARIABLES = (
     "NVCC_APPEND_FLAGS",
     "NVCC_CCBIN",
 )
-# The compiler's identity stands for the headers in these.
+# Headers in these folders belong to the compiler, whose identity is part of the key.
 _SYSTEM = ("/usr/include", "/usr/lib", "/usr/local/cuda")
-# What may name a header: an #include, or a macro, which an #include may then use.
+# The lines that may name a header: an #include, or a macro that an #include may use.
 _HEADER_NAME = re.compile(
     r'^[ \t]*#[ \t]*(?:include|include_next|import|define[ \t]+\w+)[ \t]*[<"]([^>"\n]+)[>"]',
     re.MULTILINE,
@@ -35,16 +35,16 @@ _HEADER_NAME = re.compile(
 
 
 def key_of(source: Source, kind: str, parts: Iterable[str], include: Sequence[Path] = ()) -> Key:
-    """Return the key of a build, for the headers as they are now.
+    """Return the key of a build, for the present text of its headers.
 
     Parameters
     ----------
     source
-        What is built.
+        The source to build.
     kind
-        Part of the name, for people who look into the cache: "sim", "sm_90a".
+        A readable part of the name in the cache: "sim", "sm_90a".
     parts
-        What else decides the build: flags, the identity of the compiler.
+        Everything else that determines the build: flags, the identity of the compiler.
     include
         Folders in which the compiler looks for headers, besides the source's and ``kernels/``.
     """
@@ -55,9 +55,10 @@ def key_of(source: Source, kind: str, parts: Iterable[str], include: Sequence[Pa
 
 
 def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KERNEL_DIR)) -> str:
-    """Return the name of a build that includes no header but those whose text is in `parts`.
+    """Return the name of a build whose headers, if any, are in `parts` with their text.
 
-    `home` is in the name, since another checkout has other headers; empty where the parts say it.
+    `home` is part of the name, because another checkout has other headers. It is empty if the parts
+    identify the checkout.
     """
     digest = hashlib.sha256()
     environment = [home, *(f"{key}={os.environ.get(key)}" for key in _VARIABLES)]
@@ -71,9 +72,9 @@ def _possible_headers(
 ) -> tuple[dict[Path, str], dict[Path, None]]:
     """Return the headers that the compiler may read, with their texts, and the folders searched.
 
-    They may be more than it reads: conditions are not evaluated, and if several folders have a
-    header of one name, all of them count. So a header that appears in a folder searched earlier
-    changes the key too.
+    There may be more headers than the compiler reads. Conditions are not evaluated. If several
+    folders have a header of one name, all of them count. So the key also changes if such a header
+    appears in a folder that is searched earlier.
     """
     variables = [os.environ.get(name, "").split(os.pathsep) for name in _FOLDER_VARIABLES]
     others = [
@@ -99,6 +100,6 @@ def _possible_headers(
 
 @functools.lru_cache(512)
 def _header_names(text: str) -> tuple[str, ...]:
-    """Return the names that a text may include, each once."""
+    """Return the names of headers that a text may include, each once."""
     joined = uncommented(text.replace("\\\n", ""))
     return tuple(dict.fromkeys(_HEADER_NAME.findall(joined)))

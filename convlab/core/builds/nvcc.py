@@ -1,4 +1,4 @@
-"""Device code that nvcc compiles without a GPU: a cubin, and what nvcc and ptxas printed."""
+"""Compile device code with nvcc, without a GPU: a cubin, and the output of nvcc and ptxas."""
 
 import pickle
 import re
@@ -14,12 +14,12 @@ from .key import key_of
 from .plain_paths import real
 from .source import Source
 
-# Block sizes that a kernel of the PTX is limited to.
+# The limits on the block size of each kernel in the PTX.
 _LIMITS = re.compile(r"\.entry (\w+)\([^{]*?\.(?:max|req)ntid (\d+)(?:, (\d+))?(?:, (\d+))?")
 
 
 class Compiled(NamedTuple):
-    """What nvcc made of a source: its exit status, what it printed, `_LIMITS` of the PTX, a cubin."""
+    """The result of nvcc: exit status, output, the matches of `_LIMITS` in the PTX, the cubin."""
 
     status: int
     log: str
@@ -28,23 +28,24 @@ class Compiled(NamedTuple):
 
 
 def compiled(source: Source, arch: str, defines: Mapping[str, object]) -> Compiled:
-    """Let nvcc compile device code for "80" or "90a"; what it made before is found."""
+    """Return the device code of a source for "80" or "90a", compiled by nvcc or from the cache."""
 
     def make(folder: Path) -> BuildOutput:
         done = builds.device_code(source, arch, folder, defines, "--keep")
         ptx = folder / "kernel.ptx"
         heads = _LIMITS.findall(ptx.read_text()) if ptx.exists() else []
-        made = b"" if done.returncode else (folder / "kernel.cubin").read_bytes()
-        kept = folder / "made"
-        kept.write_bytes(
-            pickle.dumps((done.returncode, real(done.stdout + done.stderr), heads, made))
+        cubin = b"" if done.returncode else (folder / "kernel.cubin").read_bytes()
+        output = folder / "made"
+        output.write_bytes(
+            pickle.dumps((done.returncode, real(done.stdout + done.stderr), heads, cubin))
         )
-        # A failure is kept for this process alone: nvcc itself may be broken.
-        return BuildOutput(kept, lasting=done.returncode == 0)
+        # Only this process keeps a failure, because nvcc itself may be broken.
+        return BuildOutput(output, lasting=done.returncode == 0)
 
     parts = [*builds.nvcc_flags(arch), repr(sorted(defines.items()))]
     parts.append(toolchain.identity(toolchain.require_cuda().nvcc))
-    parts.append(Path(__file__).read_text())  # decides what is kept
+    # This file determines what is stored.
+    parts.append(Path(__file__).read_text())
 
     def find_key() -> Key:
         return key_of(source, f"nvcc_{arch}", parts, [builds.CUBLAS_DECLARATIONS])

@@ -1,4 +1,4 @@
-"""Paths that every tool can read: links to those that a shell, ninja or nvcc would misread."""
+"""Make paths readable for every tool: link to those that a shell, ninja or nvcc would misread."""
 
 import contextlib
 import functools
@@ -14,17 +14,17 @@ from ..machine import toolchain
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=,./-]*")
 _LINKS = "convlab-links-"
-# The path that each link of this process stands for.
+# The target of each link that this process uses.
 _linked: dict[str, str] = {}
 
 
 def shell_quoted(flag: str) -> str:
-    """Return a flag as ninja's file has it for a shell."""
+    """Return a flag quoted for the shell in a ninja file."""
     return shlex.quote(flag).replace("$", "$$")
 
 
 def plain(path: Path) -> Path:
-    """Return the path, or a link to it if a shell, ninja or nvcc would misread it."""
+    """Return the path, or a link to it if a shell, ninja or nvcc would misread the path."""
     if _PLAIN.fullmatch(str(path)):
         return path
     link = _links() / hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
@@ -35,34 +35,34 @@ def plain(path: Path) -> Path:
 
 
 def real(text: str) -> str:
-    """Return the text with each link replaced by the path that it stands for."""
+    """Return the text with each link replaced by its target."""
     for link, path in list(_linked.items()):
         text = text.replace(link, path)
     return text
 
 
 def unlinked(file: str) -> str:
-    """Return the file that a library's debug information names, perhaps through a link."""
+    """Return the file behind a path in a library's debug information, which may use a link."""
     if f"/{_LINKS}" not in file or not Path(file).is_relative_to(_links()):
         return file
     target = Path(os.path.realpath(file))
-    # If the linked folder is gone, the link leads nowhere, and the name alone is left.
+    # If the linked folder no longer exists, only the name is known.
     return target.name if target.is_relative_to(_links()) else str(target)
 
 
 def plain_temporary() -> str:
-    """Return the folder of temporary files, or /tmp if some tool could not read its name."""
+    """Return the folder for temporary files, or /tmp if a tool would misread its name."""
     folder = tempfile.gettempdir()
     return folder if _PLAIN.fullmatch(folder) else "/tmp"
 
 
 @functools.cache
 def _links() -> Path:
-    """Return the folder of links. Kept libraries name it, so all processes of a user share it."""
+    """Return the folder of links. Cached libraries refer to it, so a user's processes share it."""
     folder = Path(plain_temporary()) / f"{_LINKS}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.lstat().st_uid != os.getuid():
-        # Another user's folder: its owner could change where links lead.
+        # It is another user's folder, and that user could change the links.
         return toolchain.temporary(str(folder.parent))
     for link in folder.iterdir():
         if not link.exists() and time.time() - link.lstat().st_mtime > 3600:

@@ -1,4 +1,4 @@
-"""The text of a kernel, where it came from, and the headers that it includes."""
+"""The source of a kernel: its text, its path, and the headers that it includes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ INCLUDE = re.compile(
 
 @dataclass(frozen=True)
 class Source:
-    """The text to build and where it came from."""
+    """The text to build, with its name and its path."""
 
     text: str
-    name: str  # for messages and file names: "03_smem_tile"
-    path: Path | None = None  # None: a string, not a file
+    # The name in messages and file names: "03_smem_tile".
+    name: str
+    # The file; None for a string.
+    path: Path | None = None
 
     @property
     def label(self) -> str:
-        """The file's name as messages show it: kernels/03_smem_tile.cu."""
+        """The file's name for messages: kernels/03_smem_tile.cu."""
         if self.path is None:
             return f"{self.name}.cu"
         with contextlib.suppress(ValueError):
@@ -34,23 +36,23 @@ class Source:
 
     @property
     def folder(self) -> Path:
-        """The folder in which its headers are looked for first."""
+        """The folder that is searched first for headers."""
         return self.path.parent if self.path else KERNEL_DIR
 
     @property
     def marked(self) -> str:
-        """The text, after a line that tells the compiler where it is from."""
+        """The text, after a #line directive with the file's name."""
         name = self.label.replace("\\", r"\\").replace('"', r"\"")
         return f'#line 1 "{name}"\n{self.text}'
 
     @property
     def for_nvcc(self) -> Source:
-        """The same, by a link if its path has a double quote, which ptxas cannot read."""
+        """This source, with a link if its path has a double quote, which ptxas cannot read."""
         return replace(self, path=plain(self.path)) if '"' in self.label else self
 
     @property
     def whole(self) -> str:
-        """The text, with each .cu file that it includes in place of the #include."""
+        """The text, with each #include of a .cu file replaced by that file's text."""
         texts = {f'"{name}"': text.rstrip() for name, text in self.headers().values()}
 
         def included(line: re.Match) -> str:
@@ -60,16 +62,17 @@ class Source:
 
     @property
     def code(self) -> tuple[str, str]:
-        """The name and the text of the file with its code: a .cu that it includes, or itself."""
+        """The name and the text of the file with the code: an included .cu file, or this file."""
         for path, (_, text) in self.headers().items():
             if path.suffix == ".cu":
                 return path.name, text
         return Path(self.label).name, self.text
 
     def headers(self) -> dict[Path, tuple[str, str]]:
-        """Return each local header that it includes, directly or not: (name used first, text).
+        """Return the local headers that it includes, directly or indirectly, by path.
 
-        Conditions are not evaluated: an #include under an #if counts.
+        Each value is (the name in the first #include, the text). Conditions are not evaluated: an
+        #include inside an #if counts.
         """
         headers: dict[Path, tuple[str, str]] = {}
         todo = [(self.text, self.folder)]

@@ -1,7 +1,7 @@
-"""Call the C entry points of a built kernel file: the one place that knows their signatures.
+"""Call the C entry points of a compiled kernel file. Only this module has their signatures.
 
-They are declared in ``kernels/convlab.cuh``. This module imports the standard library alone: the
-simulator's process and compute-sanitizer's use it, and have neither torch nor convlab.
+``kernels/convlab.cuh`` declares them. This module imports only the standard library, because two
+processes without torch use it: the simulator's, and the one that runs under compute-sanitizer.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# The integers of ConvProblem, in its order.
+# The members of the C struct ConvProblem, in its order.
 FIELDS = (
     *("N", "C", "H", "W", "K", "R", "S", "P", "Q"),
     *("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"),
@@ -19,8 +19,8 @@ FIELDS = (
 Address = int | None
 _SIZE = ctypes.c_size_t
 _POINTER = ctypes.c_void_p
-# Result and arguments of each entry point. A file must have conv2d; the next three are optional.
-# The build for CUDA adds the last one.
+# The result and the arguments of each entry point. A file must define conv2d; the next three are
+# optional. The build for CUDA adds the last one.
 _SIGNATURES = {
     "conv2d": (ctypes.c_char_p, [_POINTER] * 6 + [_SIZE, _POINTER]),
     "conv2d_workspace": (_SIZE, [_POINTER, _SIZE]),
@@ -31,21 +31,21 @@ _SIGNATURES = {
 
 
 def integers(variables: Mapping[str, int]) -> list[int]:
-    """Return the members of ConvProblem in their order, of `Problem.variables()`."""
+    """Return the values of ConvProblem's members in order, from `Problem.variables()`."""
     return [variables[field] for field in FIELDS]
 
 
 class EntryPoints:
-    """The entry points of a library, for the integers of one problem.
+    """Load a library, and call its entry points for one problem.
 
-    Loading the library runs its static initialisers.
+    Loading runs the library's static initialisers.
 
     Parameters
     ----------
     library
         Path of the library.
     problem
-        The values of `FIELDS`, in their order.
+        The values of `FIELDS`, in this order.
     """
 
     def __init__(self, library: str, problem: Sequence[int]) -> None:
@@ -54,24 +54,27 @@ class EntryPoints:
         self._functions: dict[str, Any] = {}
         for name, (result, arguments) in _SIGNATURES.items():
             with contextlib.suppress(AttributeError):
-                # Indexing makes a new object each time, so the signature is this object's own.
+                # Indexing creates a new function object, so no other object shares this signature.
                 function = loaded[name]
                 function.restype = result
                 function.argtypes = arguments
                 self._functions[name] = function
 
     def workspace(self, limit: int) -> int:
-        """Return the bytes of workspace wanted; more than `limit` if that is too little to work."""
+        """Return the workspace that the kernel requests, in bytes.
+
+        A result above `limit` means that the kernel cannot work within the limit.
+        """
         function = self._functions.get("conv2d_workspace")
         return function(self._problem, limit) if function else 0
 
     def plan(self) -> int:
-        """Return the bytes of the filter as `prepare` lays it out; 0 if conv2d takes w itself."""
+        """Return the size of the prepared filter in bytes; 0 if conv2d takes w itself."""
         function = self._functions.get("conv2d_plan")
         return function(self._problem) if function else 0
 
     def prepare(self, w: Address, plan: Address, stream: Address = None) -> str | None:
-        """Lay the filter out into `plan`, which conv2d gets in place of w; return an error's text."""
+        """Write the prepared filter to `plan`, which replaces w; return an error text or None."""
         return self._call("conv2d_prepare", w, plan, stream)
 
     def conv2d(
@@ -84,19 +87,19 @@ class EntryPoints:
         workspace_bytes: int,
         stream: Address = None,
     ) -> str | None:
-        """Launch the kernel; return an error's text, or None."""
+        """Launch the kernel; return an error text or None."""
         return self._call("conv2d", x, w, bias, y, workspace, workspace_bytes, stream)
 
     def _call(self, name: str, *arguments: object) -> str | None:
-        """Call an entry point that returns a text; return the text, or that of the launch error."""
+        """Call an entry point; return its error text, or the text of the launch error, or None."""
         function = self._functions.get(name)
         if function is None:
             return f"the file has conv2d_plan, but no {name}"
         error = function(self._problem, *arguments)
         last_error = self._functions.get("convlab_launch_error")
         if last_error is not None:
-            # Reading the launch error clears it. It is read even after a refusal: otherwise the
-            # next kernel would be blamed for it.
+            # Reading the launch error clears it. Read it even if the entry point returned an error:
+            # otherwise the next kernel would report it.
             launch_error = last_error()
             error = error or launch_error
         return error.decode(errors="replace") if error else None

@@ -1,6 +1,6 @@
-"""The plain call of a kernel or a baseline, like ``torch.nn.functional.conv2d``.
+"""Call a kernel or a baseline like ``torch.nn.functional.conv2d``.
 
-Nothing here computes a derivative. Where the inputs ask for one, the call goes to the room that
+This module computes no derivatives. If the inputs require one, the call goes to the room that
 provides "derivatives" (`convlab.nn`).
 """
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from .. import rooms
+from ..arguments import shown
 from ..errors import ProblemError
 from ..problem.problem import Pair, Problem, pair, same_padding
 from .data import require
@@ -25,7 +26,7 @@ ConvOptions = tuple[Any, Any, Any, int, bool]
 
 
 class CallableRunnable(Runnable):
-    """A runnable that is called like ``torch.nn.functional.conv2d``."""
+    """A runnable with the call of ``torch.nn.functional.conv2d``."""
 
     def __call__(
         self,
@@ -38,33 +39,49 @@ class CallableRunnable(Runnable):
         groups: int = 1,
         relu: bool = False,
     ) -> Tensor:
-        """Compute the convolution, with gradients where the inputs ask for them.
+        """Compute the convolution, with gradients if an input requires them.
 
         Parameters
         ----------
-        x, w, bias : (N, C, H, W) or (C, H, W), (K, C/groups, R, S), and (K,) or None: of the
-            dtypes of `format`, on `device`, with any strides.
-        stride, padding, dilation, groups : as in `torch.nn.functional.conv2d`.
-        relu : whether negative outputs become 0. The kernel's header must say that it fuses this.
+        x : torch.Tensor
+            The input, (N, C, H, W), or (C, H, W) for one image.
+        w : torch.Tensor
+            The filter, (K, C/groups, R, S).
+        bias : torch.Tensor, optional
+            (K,). All tensors have the dtypes of `format` (by default float32), are on `device`, and
+            may have any strides.
+        stride, padding, dilation, groups
+            As in `torch.nn.functional.conv2d`.
+        relu : bool
+            Whether the kernel computes max(y, 0). Its header must list ``relu`` in ``epilogue:``.
 
         Returns
         -------
-        tensor (N, K, P, Q) or (K, P, Q), laid out as `format` says.
+        torch.Tensor
+            y, (N, K, P, Q) or (K, P, Q), with the dtype and layout of `format`.
 
         Raises
         ------
         ProblemError
-            The arguments do not describe a convolution on this kernel's device; or the inputs ask
-            for gradients, and the room `convlab.nn` was removed.
+            The arguments do not describe a convolution on this kernel's device. Or an input
+            requires a gradient, and the room `convlab.nn` was removed.
         UnsupportedError
-            The header says that the kernel does not support the problem; names kernels that do.
-        BuildError, LaunchError
-            The file does not compile; the kernel refuses, crashes or hangs, or memory is short.
+            The kernel's header excludes the problem. The message names kernels that support it.
+        BuildError
+            The file does not compile.
+        LaunchError
+            The kernel returned an error, crashed or hung, or memory ran out.
+
+        Examples
+        --------
+        >>> kernel = convlab.load("01_direct", engine="sim")
+        >>> kernel(torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3), padding=1).shape
+        torch.Size([1, 3, 5, 5])
         """
         require(self, x, w, bias)
         options = (stride, padding, dilation, groups, relu)
         images, problem = problem_of_call(x, w, bias, options)
-        if asks_for_derivatives(x, w, bias):
+        if needs_derivatives(x, w, bias):
             call = rooms.provided("derivatives", "torch")
             if call is None:
                 raise ProblemError(
@@ -76,14 +93,14 @@ class CallableRunnable(Runnable):
         return y.squeeze(0) if x.dim() == 3 else y
 
     def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
-        """Return y of tensors that fit the problem and ask for no gradients."""
+        """Return y for tensors that fit the problem and require no gradients."""
         launch = self.prepare(problem, *tensors)
         launch()
         return launch.y
 
 
-def asks_for_derivatives(*tensors: Tensor | None) -> bool:
-    """Return whether torch asks for more than y: a gradient, a tangent, a `torch.func` transform."""
+def needs_derivatives(*tensors: Tensor | None) -> bool:
+    """Return whether torch needs more than y: a gradient, a tangent or a `torch.func` transform."""
     if is_transformed():
         return True
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
@@ -93,11 +110,12 @@ def asks_for_derivatives(*tensors: Tensor | None) -> bool:
 
 def is_transformed() -> bool:
     """Return whether a transform of `torch.func` is active, such as grad or vmap."""
-    return torch._C._are_functorch_transforms_active()  # torch has no public name for this question
+    # torch has no public function for this.
+    return torch._C._are_functorch_transforms_active()
 
 
 def has_tangent(*tensors: Tensor | None) -> bool:
-    """Return whether a tensor carries a tangent of forward mode (`torch.autograd.forward_ad`)."""
+    """Return whether a tensor has a forward-mode tangent (`torch.autograd.forward_ad`)."""
     if torch.is_inference_mode_enabled():
         return False
     for tensor in tensors:
@@ -111,7 +129,7 @@ def has_tangent(*tensors: Tensor | None) -> bool:
 def problem_of_call(
     x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, name: str = ""
 ) -> tuple[Tensor, Problem]:
-    """Return the images (4-D), and the problem that ``conv2d`` computes with these arguments."""
+    """Return the images (4-D), and the problem that ``conv2d`` computes for these arguments."""
     stride, padding, dilation, groups, relu = options
     images, padding = images_and_padding(x, w, stride, padding, dilation)
     bias_shape = None if bias is None else bias.shape
@@ -124,27 +142,28 @@ def problem_of_call(
 def images_and_padding(
     x: Tensor, w: Tensor, stride: Any, padding: Any, dilation: Any
 ) -> tuple[Tensor, tuple[int, int]]:
-    """Return the images (4-D) and the padding as two numbers.
+    """Return the images (4-D) and the padding (height, width).
 
-    An even filter makes "same" padding asymmetric: the images then hold the additional zeros.
+    With an even filter, "same" padding is asymmetric. The images then contain the additional zeros.
     """
     if x.dim() == 3:
         x = x.unsqueeze(0)
     if x.dim() != 4 or w.dim() != 4:
-        Problem.from_shapes(x.shape, w.shape)  # It raises, and names the wrong rank.
+        # Raises ProblemError with the number of dimensions.
+        Problem.from_shapes(x.shape, w.shape)
     if not isinstance(padding, str):
         return x, pair(padding, "padding")
     if padding == "valid":
         return x, (0, 0)
     if padding != "same":
         raise ProblemError(
-            f"padding is {padding!r}: give an int, a (height, width) pair, 'valid' or 'same'"
+            f"padding is {shown(padding)}: give an int, a (height, width) pair, 'valid' or 'same'"
         )
     if pair(stride, "stride") != (1, 1):
         raise ProblemError(
-            f'padding="same" needs stride 1, not {stride}: give the padding as numbers'
+            f'padding="same" needs stride 1, not {shown(stride)}: give the padding as numbers'
         )
-    # The constructor of a problem checks the dilation.
+    # The constructor of Problem validates the dilation.
     dilation = Problem(1, 1, 1, 1, 1, 1, 1, dilation=dilation).dilation
     top, bottom = same_padding(w.shape[2], dilation[0])
     left, right = same_padding(w.shape[3], dilation[1])
@@ -154,5 +173,5 @@ def images_and_padding(
 
 
 def relu_keyword(relu: bool) -> dict[str, bool]:
-    """Return the keyword for a ReLU: none without one, so that any callable can be called."""
+    """Return the keyword argument for a ReLU; none without one, for callables without `relu`."""
     return {"relu": True} if relu else {}

@@ -1,7 +1,7 @@
 """Find a .cu file by name, and read its header comment.
 
-A header is the run of `//` lines at the beginning of the file, `// key: value`. Continuation lines
-are indented by two spaces or more. Lines of prose between them are ignored.
+The header is the block of `//` lines at the beginning of the file. Each entry is `// key: value`. A
+continuation line is indented by two spaces or more. Other lines are prose and are ignored.
 """
 
 import ast
@@ -19,50 +19,64 @@ from ..errors import CatalogError, ProblemError
 from ..problem.format import FLOAT32, Format, parse_format
 from ..problem.problem import EPILOGUE, Problem
 
-# Where pip installs the kernels. In a checkout they are next to convlab/.
+# pip installs the kernels here. In a checkout they are next to convlab/.
 _INSTALLED = Path(__file__).resolve().parents[2] / "kernels"
-# The shipped kernels, and the headers that any kernel may include.
+# The folder of the shipped kernels, and of the headers that every kernel may include.
 KERNEL_DIR = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "kernels"
 ENVIRONMENT = "CONVLAB_KERNELS"
-# The most names that a message lists if none resembles the one that was asked for.
+# The number of names in a message if no name resembles the given one.
 SHOWN = 8
 VARIABLES = (*Problem(1, 1, 1, 1, 1, 1, 1).variables(), "sm", "smem")
-# A variable of `best` alone: 1 if results of that class will do, else 0.
+# A variable that only `best` has: 1 if the user accepts results of class TF32, else 0.
 _TF32 = "tf32"
 _WORDS = "|".join(["and", "or", "not", "in", _TF32, *VARIABLES])
-# What a requirement may consist of: Python of these tokens is safe to evaluate.
+# The tokens that a requirement may contain. Python code of these tokens is safe to evaluate.
 _TOKEN = re.compile(rf"\s+|[0-9]+\b|==|!=|[<>]=?|//|[-+%(),]|(?<!\*)\*(?!\*)|\b(?:{_WORDS})\b")
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a kernel file says about itself.
+    """The header comment of a kernel file: what the kernel does, and what it supports.
+
+    `kernel.header` returns it, and `parse_header` reads it from text. Each attribute is a key of
+    the comment, ``// key: value``. Every key is optional.
 
     Attributes
     ----------
-    title, idea, change, mapping, limits
-        Texts: a name for people; how it works; the change from its parent; which thread computes
-        what; what limits it.
-    precision
-        The class that its results reach: "fp32", "tf32", "bf16" or "fp16".
-    supports
-        Requirements on a problem, each a Python comparison over `VARIABLES`.
-    best
-        The problems for which to choose it, as `supports`, and over "tf32" too; None if it is
-        chosen by name only.
-    epilogue
-        What it does to a sum of products before it stores it.
-    parent
-        The rung that it descends from, by its stem; None if a line of rungs begins here.
-    arch
-        The architecture that it is compiled for and needs: "sm_80" and later; "sm_90a" and no
-        other; "sm_100f" and those of its family. None: that of the GPU that is there.
-    tensors
-        The dtypes and layouts of its tensors.
-    mixes
-        "2x2" if the outputs of such a tile are computed from the same sums; or "image".
-    atomics
-        Whether it adds into memory in no fixed order, so that two runs may differ in bits.
+    title : str
+        The name for tables and figures; by default the name of the file.
+    idea, change, mapping, limits : str
+        Texts: how the kernel works, what changed from its parent, which thread computes which
+        output, and what limits its speed.
+    precision : str
+        The precision class of its results: "fp32", "tf32", "bf16" or "fp16".
+    supports : tuple of str
+        Requirements on a problem. Each is a Python comparison over `VARIABLES`, such as
+        "C % groups == 0". Empty if the kernel supports every problem.
+    best : tuple of str, or None
+        The problems for which `convlab.best` chooses this kernel: requirements as in `supports`,
+        which may also use "tf32". None if you choose the kernel only by name.
+    epilogue : tuple of str
+        The steps between the sum of products and the store: of "bias" and "relu", those that the
+        kernel performs.
+    parent : str or None
+        The stem of the rung from which this one was developed; None for the first rung of a line.
+    arch : str or None
+        The architecture for which the kernel is compiled, and which it needs: "sm_80" is 8.0 and
+        later, "sm_90a" only 9.0, "sm_100f" the family of 10.0. None is that of the current GPU.
+    tensors : Format
+        The dtypes and layouts of the tensors; by default float32 in NCHW.
+    mixes : str or None
+        "2x2" if the kernel computes the outputs of each 2x2 tile from common sums, as Winograd
+        does; "image" if it does so for a whole image.
+    atomics : bool
+        Whether the kernel adds to memory in no fixed order, so that two runs may differ in bits.
+
+    Examples
+    --------
+    >>> header = convlab.load("03_smem_tile", engine="sim").header
+    >>> header.precision, header.parent
+    ('fp32', '01c_smem_input')
     """
 
     title: str
@@ -81,20 +95,26 @@ class Header:
     atomics: bool = False
 
     def unsupported(self, problem: Problem, sm: int, smem: int) -> str | None:
-        """Return the line of the header that a problem does not meet, with its values; or None.
+        """Return the requirement that a problem does not meet, with the actual values; or None.
 
-        `sm` is the compute capability (90 for 9.0), `smem` the bytes of shared memory of a block.
+        Parameters
+        ----------
+        problem : Problem
+        sm : int
+            The compute capability; 90 is 9.0.
+        smem : int
+            The shared memory that a block can have, in bytes.
         """
         if self.arch and not _runs(self.arch, sm):
-            return f"by its header's `arch:` {self.arch} (here sm_{sm})"
+            return f"its header's `arch:` requires {self.arch} (here sm_{sm})"
         for word in problem.epilogue:
             if word not in self.epilogue:
                 return _MISSING[word]
         unmet = self._unmet(self.supports, problem, sm=sm, smem=smem)
-        return unmet and f"by its header's `supports:` {unmet}"
+        return unmet and f"its header's `supports:` requires {unmet}"
 
     def is_best(self, problem: Problem, sm: int, smem: int, precision: str) -> bool:
-        """Return whether it supports a problem, and is the one to choose for a precision class."""
+        """Return whether the header recommends this kernel for a problem and a precision class."""
         if self.best is None or self.unsupported(problem, sm, smem):
             return False
         target = {"sm": sm, "smem": smem, _TF32: int(precision == _TF32)}
@@ -108,8 +128,8 @@ class Header:
                 met = _evaluate(requirement, values)
             except (ZeroDivisionError, TypeError) as error:
                 raise CatalogError(
-                    f"the requirement {requirement!r} of {self.title!r} cannot be "
-                    f"evaluated for {problem.label} ({error}); rewrite it"
+                    f"the requirement {shown(requirement)} in the header of {self.title!r} fails "
+                    f"for {problem.label} ({error}); rewrite it"
                 ) from None
             if not met:
                 names = dict.fromkeys(re.findall(r"[a-zA-Z]\w*", requirement))
@@ -119,12 +139,12 @@ class Header:
 
 
 def _evaluate(requirement: str, values: dict[str, int]) -> object:
-    # It consists of `_TOKEN`s, which can do no harm.
+    # This is safe: a requirement contains only `_TOKEN`s.
     return eval(requirement, {"__builtins__": {}}, values)
 
 
 def _runs(arch: str, sm: int) -> bool:
-    """Return whether a GPU of that compute capability runs code compiled for an architecture."""
+    """Return whether a GPU of compute capability `sm` runs code compiled for an architecture."""
     number = int(arch.strip("sm_af"))
     suffix = arch[-1]
     if suffix == "a":
@@ -135,9 +155,9 @@ def _runs(arch: str, sm: int) -> bool:
 
 
 _MISSING = {
-    "bias": "by its header's `epilogue:` it adds no bias",
-    "relu": "it does not fuse a ReLU: say `// epilogue: bias, relu` in its header and apply "
-    "`activated` (kernels/convlab.cuh) to what it stores",
+    "bias": "its header's `epilogue:` has no bias",
+    "relu": "its header's `epilogue:` has no relu; to fuse one, apply `activated` "
+    "(kernels/convlab.cuh) before the store, and write `// epilogue: bias, relu`",
 }
 _KEYS = tuple(entry.name for entry in fields(Header))
 _VALUES = {
@@ -150,16 +170,17 @@ _VALUES = {
 
 
 def parse_header(text: str, path: str | Path) -> Header:
-    """Return the header of a kernel file; `path` is for messages and the default title.
+    """Return the header of a kernel file.
 
-    Raises CatalogError, with file and line, for a header that cannot be read.
+    `text` is the source. `path` appears in messages, and its stem is the default title. Raises
+    CatalogError, with file and line, for an invalid header.
     """
     path = Path(path)
     values: dict[str, object] = {"title": path.stem}
     for key, (line, value) in _entries(text, path).items():
         pattern, allowed = _VALUES.get(key, ("", ""))
         if pattern and not re.fullmatch(pattern, value):
-            raise CatalogError(f"{path}:{line}: {key} is {value!r}; it must be {allowed}")
+            raise CatalogError(f"{path}:{line}: {key} is {shown(value)}; it must be {allowed}")
         # A key without a value keeps its default.
         if not value:
             continue
@@ -171,7 +192,7 @@ def parse_header(text: str, path: str | Path) -> Header:
 
 
 def _parsed(key: str, value: str) -> object:
-    """Return the value of a key as `Header` has it."""
+    """Return the value of a key, converted for `Header`."""
     match key:
         case "supports" | "best":
             return _requirements(value, key)
@@ -185,7 +206,7 @@ def _parsed(key: str, value: str) -> object:
 
 
 def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
-    """Return the header's values, whitespace collapsed, with the line on which each starts."""
+    """Return the header's values and the lines on which they start; whitespace is collapsed."""
     entries: dict[str, tuple[int, list[str]]] = {}
     current: str | None = None
     text = text.removeprefix("\ufeff")
@@ -207,21 +228,21 @@ def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
 
 
 def _check_key(key: str, entries: Mapping[str, tuple[int, list[str]]], place: str) -> None:
-    """Raise CatalogError for a key that is unknown, or already has an entry."""
+    """Raise CatalogError for a key that is unknown or given twice."""
     if key not in _KEYS:
         near = hint(key, _KEYS) or "."
         raise CatalogError(
-            f"{place}: unknown key {key!r} in the header{near} Keys: {', '.join(_KEYS)}"
+            f"{place}: unknown key {shown(key)} in the header{near} Keys: {', '.join(_KEYS)}"
         )
     if key in entries:
         raise CatalogError(
-            f"{place}: {key} is given twice, first on line {entries[key][0]}; indent a "
-            "continuation line by two spaces or more"
+            f"{place}: {key} is given twice, first on line {entries[key][0]}; remove one, or "
+            "indent a continuation line by two spaces or more"
         )
 
 
 def _requirements(text: str, key: str) -> tuple[str, ...]:
-    """Return the comma-separated comparisons of a line, each tried on a problem of ones."""
+    """Return the comma-separated comparisons of a line; evaluate each once with all values 1."""
     if text in ("everything", ""):
         return ()
     names = (*VARIABLES, _TF32) if key == "best" else VARIABLES
@@ -232,11 +253,11 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
         expressions = ast.parse(f"({text},)", mode="eval").body.elts
         requirements = tuple(ast.unparse(expression) for expression in expressions)
         for requirement in requirements:
-            # A division by zero says nothing: other numbers may do.
+            # Other values may not divide by zero.
             with contextlib.suppress(ZeroDivisionError):
                 if not isinstance(_evaluate(requirement, ones), bool):
                     raise ValueError(f"{requirement!r} is not a comparison")
-    # Python may raise anything for a text that is no Python.
+    # Python may raise any exception for a text that is not Python.
     except Exception as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ProblemError(
@@ -247,9 +268,9 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
 
 
 def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> Path:
-    """Return a kernel's file by its path, stem, number or beginning.
+    """Return a kernel's file by its path, its stem, its number, or the beginning of its stem.
 
-    Raises CatalogError if no kernel fits, or several do; the names in `also` are suggested too.
+    Raises CatalogError if no kernel or several match. The message also suggests names in `also`.
     """
     path = valid_path(name_or_path, "kernel")
     text = os.fspath(name_or_path)
@@ -260,16 +281,21 @@ def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> 
         return matches[0]
     if matches:
         stems = ", ".join(path.stem for path in matches)
-        raise CatalogError(f"{text!r} fits more than one kernel: {stems}; write one of them out")
+        raise CatalogError(f"{shown(text)} matches several kernels: {stems}; write one of them out")
     if "/" in text or text.endswith(".cu"):
-        raise CatalogError(f"there is no file {text[:200]}{_suggestion(path)}")
+        raise CatalogError(f"there is no file {_shortened(text)}{_suggestion(path)}")
     if text in BASELINES:
-        raise CatalogError(f"{text} is a library's: a .cu file is needed here")
+        raise CatalogError(f"{text} is a library's convolution; give a .cu file here")
     raise CatalogError(f"no kernel is named {shown(text)}{hint(text, [*names(), *also], SHOWN)}")
 
 
+def _shortened(text: str) -> str:
+    """Return the end of a path for a message, at most 80 characters."""
+    return text if len(text) <= 80 else f"…{text[-79:]}"
+
+
 def _matches(text: str) -> list[Path]:
-    """Return the kernels of that stem; if there are none, of that number; else of that beginning."""
+    """Return the kernels with this stem, else with this number, else with this beginning."""
     paths = catalog()
     whole = [path for path in paths if path.stem == text]
     number = [path for path in paths if path.stem.partition("_")[0] == text]
@@ -278,7 +304,7 @@ def _matches(text: str) -> list[Path]:
 
 
 def _suggestion(path: Path) -> str:
-    """Return the end of a message on a file that is missing: one with a similar name."""
+    """Return the end of a message about a missing file: a similar name, or known kernels."""
     candidates = [*catalog(), *sorted(path.parent.glob("*.cu"))]
     known = {candidate.name: str(candidate) for candidate in candidates}
     near = nearest(path.name, known)
@@ -286,13 +312,13 @@ def _suggestion(path: Path) -> str:
 
 
 def names() -> list[str]:
-    """Return the names of kernels: the files in the working directory, and the catalog's stems."""
+    """Return the names of kernels: files in the working directory, and stems in the catalog."""
     files = sorted(path.name for path in Path().glob("*.cu"))
     return [*files, *(path.stem for path in catalog())]
 
 
 def folders() -> list[Path]:
-    """Return where kernels are looked for by name: the working directory's ``kernels/`` first."""
+    """Return the folders of the catalog: the working directory's ``kernels/`` comes first."""
     own = Path("kernels").absolute()
     places = [own, KERNEL_DIR] if own.is_dir() else [KERNEL_DIR]
     for entry in os.environ.get(ENVIRONMENT, "").split(os.pathsep):
@@ -300,16 +326,18 @@ def folders() -> list[Path]:
             continue
         folder = Path(entry).expanduser()
         if not folder.is_dir():
-            raise CatalogError(f"{ENVIRONMENT} lists {entry}, which is no directory; correct it")
+            raise CatalogError(
+                f"{ENVIRONMENT} lists {_shortened(entry)}, which is not a folder; correct it"
+            )
         places.append(folder)
     return list(dict.fromkeys(place.resolve() for place in places))
 
 
 def catalog() -> list[Path]:
-    """Return all kernel files of `folders`, by name.
+    """Return the kernel files in `folders`, sorted by name.
 
-    A file in the working directory's ``kernels/`` hides others of its name. Raises CatalogError if
-    two other files have one name.
+    A file in the working directory's ``kernels/`` hides all others of its name. Raises CatalogError
+    if two other files have the same name.
     """
     own = Path("kernels").resolve()
     paths: dict[str, Path] = {}
@@ -325,7 +353,7 @@ def catalog() -> list[Path]:
 
 
 def uncommented(source: str) -> str:
-    """Return a C++ text with blanks for its comments: each line stays where it is."""
+    """Return a C++ text with its comments replaced by blanks; line numbers do not change."""
 
     def blanks(comment: re.Match) -> str:
         return re.sub(r"[^\n]", " ", comment[0])
@@ -334,7 +362,10 @@ def uncommented(source: str) -> str:
 
 
 def read(path: Path) -> str:
-    """Return the text of a kernel file, without a byte order mark."""
+    """Return the text of a kernel file, without a byte order mark.
+
+    Raises CatalogError if the file cannot be read.
+    """
     try:
         return readable(path, "kernel")
     except ProblemError as error:

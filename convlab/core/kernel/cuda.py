@@ -1,4 +1,4 @@
-"""The engine "cuda": kernels built by nvcc and run on an NVIDIA GPU."""
+"""The engine "cuda": build kernels with nvcc, and run them on an NVIDIA GPU."""
 
 import contextlib
 import ctypes
@@ -22,11 +22,12 @@ from . import abi
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 from .runner import TIME_LIMIT, runner
 
-_PRINTED_BYTES = 1 << 20  # of what a kernel prints in one call, at most
+# The most bytes of a kernel's printf output that one call shows.
+_PRINTED_BYTES = 1 << 20
 
 
 class Cuda:
-    """Builds with nvcc, launches on torch's current stream of the current GPU."""
+    """Build with nvcc, and launch on torch's current stream of the current GPU."""
 
     name = "cuda"
     counts = False
@@ -41,45 +42,46 @@ class Cuda:
 
     @property
     def target(self) -> tuple[int, int]:
-        """The current GPU's compute capability, and the shared memory a block may opt into."""
+        """The current GPU's compute capability (90 for 9.0), and a block's shared bytes."""
         device = torch.cuda.get_device_properties(self.device)
         return 10 * device.major + device.minor, device.shared_memory_per_block_optin
 
     def build(self, source: Source, defines: Mapping[str, object], trace: bool) -> Build:
-        """Compile for the current GPU; a GPU counts nothing, so `trace` makes no difference."""
+        """Compile for the current GPU; `trace` has no effect, because a GPU counts nothing."""
         return builds.build(source, defines)
 
     def prepare(
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> Launch:
-        """Allocate y, workspace and plan; load the library in the worker process first."""
+        """Load the library in the worker process first; then allocate y, workspace and plan."""
         with torch.cuda.device(inputs[0].device):
             runner().rehearse(kernel, None)
         return CudaLaunch(kernel, problem, inputs, allocate)
 
     def compute(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Tensor:
-        """Run a kernel once; what it prints appears in Python's output."""
+        """Run a kernel once, and pass its printf output to Python's output."""
         runner().rehearse(kernel, problem, *inputs)
-        waits = _prints(kernel.source or "") and not _is_recorded()
-        with _printed() if waits else contextlib.nullcontext():
+        shows_output = _prints(kernel.source or "") and not _is_recorded()
+        with _printed() if shows_output else contextlib.nullcontext():
             launch = self.prepare(kernel, problem, inputs, empty)
             launch()
         return launch.y
 
     def interrupt(self) -> None:
-        """Do nothing: a launch on the GPU cannot be taken back."""
+        """Do nothing: a launch on the GPU cannot be stopped."""
 
 
 CUDA = Cuda()
 
 
 class CudaLaunch(Launch):
-    """A kernel on a GPU: a call launches it on torch's current stream, and does not wait."""
+    """A kernel's launch on a GPU: a call starts it on torch's current stream and does not wait."""
 
     def __init__(
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> None:
-        super().__init__(kernel, problem, inputs)  # which keeps the memory behind the pointers
+        # The base class keeps the tensors alive, and so the memory behind the pointers.
+        super().__init__(kernel, problem, inputs)
         self._entry = abi.EntryPoints(
             str(kernel.build().library), abi.integers(problem.variables())
         )
@@ -106,7 +108,7 @@ class CudaLaunch(Launch):
             raise LaunchError(f"{self.runnable.name} failed: {error}")
 
     def _allocate(self, allocate: Allocate) -> None:
-        """Make y, and the workspace and the plan that the kernel asks for."""
+        """Allocate y, and the workspace and the plan that the kernel requests."""
         limit = self.runnable.workspace_limit
         device = self.inputs[0].device
         need = self._entry.workspace(limit)
@@ -131,8 +133,8 @@ class CudaLaunch(Launch):
             free = torch.cuda.mem_get_info(device)[0]
             raise LaunchError(
                 f"not enough GPU memory: y needs {size / 2**30:.2f} GiB and {self.runnable.name}'s "
-                f"workspace {(need + plan) / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free; try "
-                "load(..., workspace_limit=...) with less, or Problem.scaled",
+                f"workspace {(need + plan) / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free; "
+                "lower load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
                 kind="out of memory",
             ) from error
 
@@ -142,7 +144,7 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _is_recorded() -> bool:
-    """Return whether torch is tracing, or capturing a CUDA graph: then nothing may wait."""
+    """Return whether torch is tracing or capturing a CUDA graph; then the call must not wait."""
     return torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()
 
 
@@ -153,8 +155,9 @@ def _prints(source: str) -> bool:
 
 @contextlib.contextmanager
 def _printed() -> Iterator[None]:
-    """Wait for the GPU, and pass on what it printed to Python's output: a notebook's cell."""
-    libc = ctypes.CDLL(None)  # CUDA writes what kernels print to its stdout
+    """Run a block, wait for the GPU, and write its printf output to Python's output."""
+    # CUDA writes the output of kernels to the C library's stdout.
+    libc = ctypes.CDLL(None)
     sys.stdout.flush()
     libc.fflush(None)
     stdout = os.dup(1)

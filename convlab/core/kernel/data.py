@@ -1,4 +1,4 @@
-"""The tensors of a problem: normal data to run it on, its output in pieces, checks of shapes."""
+"""The tensors of a problem: normal input data, pieces of the output, and checks of tensors."""
 
 import math
 import threading
@@ -16,18 +16,18 @@ from ..problem.problem import Problem
 from .runnable import Inputs, Runnable
 
 Device = str | torch.device
-# The tensor method that converts to a dtype.
+# The method of a tensor that converts it to a dtype.
 _CASTS = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat16"}
 
 
 def inputs(
     problem: Problem, seed: int = 0, device: Device = "cpu", format: Format = FLOAT32
 ) -> Inputs:
-    """Return x, w and bias (or None) with normal data.
+    """Return x, w and bias (or None) with normally distributed numbers.
 
-    x and bias are standard normal. w is divided by sqrt(gemm_k), so that y is of order 1. The
-    numbers are the same for the same seed and kind of device. In another format than `FLOAT32` they
-    are rounded and placed as the format says.
+    x and bias are standard normal. w is divided by sqrt(gemm_k), so that y is of order 1. The same
+    seed and kind of device give the same numbers. For another format than `FLOAT32` they are
+    rounded to its dtypes and stored in its layouts.
     """
     generator = torch.Generator(device).manual_seed(seed)
 
@@ -41,7 +41,7 @@ def inputs(
 
 
 def placed(inputs: Inputs, format: Format) -> Inputs:
-    """Return the same numbers, rounded and placed as a format says."""
+    """Return the inputs rounded to a format's dtypes and stored in its layouts."""
     x, w, bias = inputs
     if format != FLOAT32:
         x = format.x.place(x.to(format.x.torch_dtype))
@@ -51,19 +51,19 @@ def placed(inputs: Inputs, format: Format) -> Inputs:
 
 
 _lock = threading.Lock()
-# The settings before the first entry, once for each caller that is inside.
+# The original settings, once for each active `full_precision` block.
 _before: list[list[str]] = []
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Make torch compute float32 products and convolutions in plain fp32; restore it afterwards.
+    """Make torch compute float32 products and convolutions in plain fp32 inside the block.
 
-    Any number of threads may be inside: the last to leave restores the settings that the first one
-    changed.
+    Several threads may use it at the same time. The last one to leave restores the settings that
+    the first one changed.
     """
-    # The older `allow_tf32` is not touched: torch raises an error where it is read or set through
-    # `torch.backends.cudnn.flags` after these settings were used.
+    # Do not use the older `allow_tf32`: after these settings were used, torch raises an error if
+    # `torch.backends.cudnn.flags` reads or sets it.
     gpu = torch.backends
     cpu = torch.backends.mkldnn
     settings = (gpu.cuda.matmul, gpu.cudnn.conv, cpu.matmul, cpu.conv)
@@ -87,7 +87,7 @@ def full_precision() -> Iterator[None]:
 
 
 def chunks(problem: Problem, pixels: int) -> Iterator[tuple[slice, slice]]:
-    """Yield (images, output rows) that cover the output: at most `pixels` each, or one row."""
+    """Yield (images, output rows) that cover the output, each of at most `pixels` or of one row."""
     rows = max(1, min(problem.P, pixels // problem.Q))
     images = 1
     if rows == problem.P:
@@ -98,14 +98,14 @@ def chunks(problem: Problem, pixels: int) -> Iterator[tuple[slice, slice]]:
 
 
 def padded(problem: Problem, x: Tensor, images: slice, rows: slice) -> Tensor:
-    """Return the rows of padded x that some output rows read: (n, C, rows, W + 2 pad_w)."""
+    """Return the rows of the padded x that these output rows read: (n, C, rows, W + 2 * pad_w)."""
     pad_h, pad_w = problem.padding
-    # The first and the last row of x, which may be outside of it.
+    # The first and the last row, counted in x; both may be outside of x.
     first = rows.start * problem.stride[0] - pad_h
     last = (rows.stop - 1) * problem.stride[0] - pad_h + problem.dilation[0] * (problem.R - 1)
     top = min(max(first, 0), problem.H)
     bottom = min(max(last + 1, 0), problem.H)
-    # The rows of zeros on both sides.
+    # The number of zero rows above and below.
     above = min(max(-first, 0), last - first + 1)
     below = last - first + 1 - above - (bottom - top)
     return F.pad(x[images, :, top:bottom], (pad_w, pad_w, above, below))
@@ -117,42 +117,44 @@ def padded(problem: Problem, x: Tensor, images: slice, rows: slice) -> Tensor:
 def named_tensors(x: object, w: object, bias: object) -> list[tuple[str, Tensor]]:
     """Return the tensors that are not None, with their names.
 
-    Raises ProblemError if one is no tensor, or is not dense.
+    Raises ProblemError if one is not a tensor, or is not dense.
     """
     named = [("x", x), ("w", w)] + ([] if bias is None else [("bias", bias)])
     for name, tensor in named:
         if not isinstance(tensor, Tensor):
             raise ProblemError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
         if tensor.layout != torch.strided:
-            raise ProblemError(f"{name} is {tensor.layout}: pass {name}.to_dense()")
+            raise ProblemError(f"{name} is {tensor.layout}, not dense: pass {name}.to_dense()")
     return named
 
 
 def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
-    """Raise ProblemError unless the tensors have the problem's shapes and one device."""
+    """Raise ProblemError unless the tensors have the problem's shapes and are on one device."""
     wanted = (problem.x_shape, problem.w_shape, (problem.K,) if problem.bias else None)
     for name, tensor, want in zip(("x", "w", "bias"), (x, w, bias), wanted, strict=True):
         shape = None if tensor is None else tuple(tensor.shape)
         if shape != want:
             raise ProblemError(f"{name} has shape {shape}, but {problem.label} needs {want}")
         if tensor is not None and tensor.device != x.device:
-            raise ProblemError(f"{name} is on {tensor.device} and x on {x.device}; move one")
+            raise ProblemError(
+                f"{name} is on {tensor.device} and x on {x.device}; move one of them"
+            )
 
 
 def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
-    """Raise ProblemError unless a runnable takes these tensors: their dtypes, kind of device."""
+    """Raise ProblemError unless a runnable accepts the tensors' dtypes and kind of device."""
     stored = dict(runnable.format)
     for name, tensor in named_tensors(x, w, bias):
         dtype = stored[name].torch_dtype
         if tensor.dtype != dtype:
             raise ProblemError(
-                f"{name} is {tensor.dtype}, and {runnable.name} takes {dtype}: "
+                f"{name} is {tensor.dtype}, but {runnable.name} takes {dtype}: "
                 f"pass {name}.{_CASTS[dtype]}()"
             )
         if tensor.device.type != runnable.device.type:
             other = "sim" if runnable.device.type == "cuda" else "cuda"
             load = "" if runnable.library else f', or load it with engine="{other}"'
             raise ProblemError(
-                f"{name} is on {tensor.device}, and {runnable.name} runs on the engine "
+                f"{name} is on {tensor.device}, but {runnable.name} runs on the engine "
                 f'"{runnable.engine}": pass {name}.to("{runnable.device.type}"){load}'
             )

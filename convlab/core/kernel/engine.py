@@ -1,4 +1,4 @@
-"""Find an engine by name: "cuda", or one that a room provides, such as the simulator's "sim"."""
+"""Find an engine by name: "cuda", or a room's engine, such as the simulator's "sim"."""
 
 import torch
 
@@ -10,17 +10,20 @@ from .cuda import CUDA
 from .runnable import Engine
 
 NO_GPU = (
-    'engine="cuda" needs an NVIDIA GPU and a CUDA build of torch, and torch sees none; '
-    'engine="sim" runs the same file on the CPU (`python -m convlab doctor` says more)'
+    'engine="cuda" needs an NVIDIA GPU and a CUDA build of torch, but torch finds no GPU; '
+    'engine="sim" runs the same file on the CPU (`python -m convlab doctor` shows what is missing)'
 )
 NO_ENGINE = (
-    "nothing here can run a kernel: torch sees no NVIDIA GPU or there is no nvcc, and the simulator "
-    "(convlab/sim) was removed; `python -m convlab doctor` says what is missing"
+    "no engine can run a kernel: torch finds no NVIDIA GPU or there is no nvcc, and the simulator "
+    "(convlab/sim) was removed; `python -m convlab doctor` shows what is missing"
 )
 
 
 def engine_name(name: str) -> str:
-    """Return the engine that is meant: "auto" is "cuda" with a GPU and nvcc, else a room's."""
+    """Return the name of the engine; "auto" is "cuda" with a GPU and nvcc, else a room's engine.
+
+    Raises ProblemError for an unknown name, and BuildError if the engine is not available.
+    """
     arguments.choice(name, "engine", ENGINES)
     if name == "auto":
         if torch.cuda.is_available() and toolchain.cuda():
@@ -35,5 +38,5 @@ def engine_name(name: str) -> str:
 
 
 def engine_named(name: str) -> Engine:
-    """Return the engine of a name that `engine_name` returned."""
+    """Return the engine for a name from `engine_name`."""
     return CUDA if name == CUDA.name else rooms.provided("engine", name)

@@ -1,4 +1,4 @@
-"""A Python callable that is checked and timed like a kernel."""
+"""A Python callable that convlab checks and times like a kernel."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 @dataclass(frozen=True)
 class Function(Runnable):
-    """A runnable from ``f(x, w, bias, stride, padding, dilation, groups)``, without gradients.
+    """A runnable for a Python function ``f(x, w, bias, stride, padding, dilation, groups)``.
 
-    For a problem with a ReLU the function needs a parameter ``relu``, and is called with
-    ``relu=True``. Its allocations and conversions are part of its time.
+    It runs without gradients. For a problem with a ReLU the function needs a parameter ``relu``,
+    and gets ``relu=True``. Its allocations and conversions count as part of its time.
     """
 
     function: Callable[..., Tensor]
@@ -31,14 +31,14 @@ class Function(Runnable):
 
     @classmethod
     def of(cls, function: Callable[..., Tensor], device: str) -> Function:
-        """Return a callable as a runnable on the CPU, or on the current GPU where there is one."""
+        """Return a runnable for a callable: on the CPU, or on the current GPU if there is one."""
         on_cpu = device == "cpu" or not torch.cuda.is_available()
         where = "cpu" if on_cpu else f"cuda:{torch.cuda.current_device()}"
         return cls(function, torch.device(where), declared(function) or "fp32")
 
     @property
     def name(self) -> str:
-        """Its name with a colon, like a baseline's: "python:my_convolution"."""
+        """The callable's name after a prefix, as for a baseline: "python:my_convolution"."""
         own = getattr(self.function, "__name__", type(self.function).__name__)
         return f"python:{own}"
 
@@ -46,25 +46,25 @@ class Function(Runnable):
 
     @property
     def texts(self) -> dict[str, str]:
-        """Its source, if Python has it."""
+        """The source, if Python can find it."""
         with contextlib.suppress(OSError, TypeError):
             return {f"{self.name}.py": inspect.getsource(self.function)}
         return {}
 
     @property
     def engine(self) -> str:
-        """Where it runs: "cuda" on a GPU, "torch" on the CPU."""
+        """The engine: "cuda" on a GPU, "torch" on the CPU."""
         return "cuda" if self.device.type == "cuda" else "torch"
 
     def unsupported(self, problem: Problem) -> str | None:
-        """Return why it does not support a problem with a ReLU; None if it does."""
+        """Return why the function does not support a problem, or None if it does."""
         if not problem.relu:
             return None
-        # Python does not know the parameters of every callable.
+        # Some callables have no signature.
         with contextlib.suppress(TypeError, ValueError):
             if "relu" in inspect.signature(self.function).parameters:
                 return None
-        return "it has no parameter `relu`, which is True where y is max(y, 0)"
+        return "it has no parameter `relu`, which is True if y is max(y, 0)"
 
     def prepare(
         self,
@@ -74,19 +74,19 @@ class Function(Runnable):
         bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:
-        """Return the launch that calls it; `allocate` is ignored, as the function allocates."""
+        """Return the launch of the function, which allocates y itself and ignores `allocate`."""
         self.accept(problem)
         return FunctionLaunch(self, problem, (x, w, bias))
 
 
 def declared(function: Callable[..., Tensor]) -> str | None:
-    """Return the precision class in a callable's attribute `precision`, or None."""
-    named = inspect.getattr_static(function, "precision", None)
-    return named if isinstance(named, str) else None
+    """Return the precision class from a callable's attribute `precision`, or None."""
+    precision = inspect.getattr_static(function, "precision", None)
+    return precision if isinstance(precision, str) else None
 
 
 class FunctionLaunch(Launch):
-    """A call with some tensors; `y` is what it returned, with any strides."""
+    """A call of a function; `y` is the tensor that it returned, with any strides."""
 
     runnable: Function
 
@@ -95,14 +95,14 @@ class FunctionLaunch(Launch):
         self.y = inputs[0].new_empty(problem.y_shape)
 
     def __call__(self) -> None:
-        # The memory of the last y is used again.
+        # Free the last y, so that torch can use its memory again.
         self.y = None
         y = self._call()
         self._require(y)
         self.y = _own(y, self.inputs, self.runnable.name)
 
     def _call(self) -> object:
-        """Return what the function returns; raise its own errors as LaunchError."""
+        """Call the function and return its result; raise LaunchError for its exceptions."""
         problem = self.problem
         arguments = (problem.stride, problem.padding, problem.dilation, problem.groups)
         try:
@@ -113,20 +113,20 @@ class FunctionLaunch(Launch):
         except (torch.OutOfMemoryError, LaunchError):
             raise
         except Exception as error:
-            # The caller distinguishes the GPU's errors.
+            # The caller handles errors of the GPU.
             if isinstance(error, RuntimeError) and "CUDA" in str(error):
                 raise
             first = str(error).strip().split("\n")[0]
             raise LaunchError(
-                f"{self.runnable.name} raised {type(error).__name__}: {first}; it is called as "
-                "f(x, w, bias, stride, padding, dilation, groups), the last four as conv2d takes "
-                "them"
+                f"{self.runnable.name} raised {type(error).__name__}: {first}; convlab calls it as "
+                "f(x, w, bias, stride, padding, dilation, groups), the last four as "
+                "torch.nn.functional.conv2d takes them"
             ) from error
 
     def _require(self, y: object) -> None:
         """Raise LaunchError unless y is a plain tensor of the correct shape, dtype and device."""
         name = self.runnable.name
-        # A subclass of Tensor may compute when it is read.
+        # A subclass of Tensor could compute its numbers later, when they are read.
         if type(y) is not Tensor:
             raise LaunchError(f"{name} returned a {type(y).__name__}, not a plain torch.Tensor")
         returned = (tuple(y.shape), y.dtype, y.device)
@@ -140,20 +140,28 @@ class FunctionLaunch(Launch):
 
 
 def _own(y: Tensor, inputs: Inputs, name: str) -> Tensor:
-    """Return an output without its own attributes.
+    """Return the output as a plain tensor, without attributes of the user's.
 
-    Raises LaunchError if work is left in the tensor, or if it is a view of an input.
+    Raises LaunchError if a computation is still pending in the tensor, or if it is a view of an
+    input.
     """
-    if y.layout != torch.strided or y.is_neg() or y.is_conj():
-        raise LaunchError(f"{name} returned a {y.layout} view with work left: y.resolve_neg()")
+    if y.layout != torch.strided:
+        raise LaunchError(f"{name} returned a {y.layout} tensor: return y.to_dense()")
+    if y.is_neg() or y.is_conj():
+        raise LaunchError(
+            f"{name} returned a view with a pending negation or conjugation: return "
+            "y.resolve_neg().resolve_conj()"
+        )
     if any(step == 0 and size > 1 for step, size in zip(y.stride(), y.shape, strict=True)):
-        raise LaunchError(f"{name} returned a view in which outputs share memory: y.contiguous()")
+        raise LaunchError(
+            f"{name} returned a view in which outputs share memory: return y.contiguous()"
+        )
     address = y.untyped_storage().data_ptr()
     for which, tensor in zip(("x", "w", "bias"), inputs, strict=True):
         if tensor is None or not y.numel():
             continue
         if tensor.untyped_storage().data_ptr() == address:
             raise LaunchError(
-                f"{name} returned a view of its input {which}: y needs memory of its own"
+                f"{name} returned a view of its input {which}: return a copy, y.clone()"
             )
     return Tensor.detach(y)

@@ -1,8 +1,8 @@
-"""A kernel file, called like ``torch.nn.functional.conv2d``.
+"""Load or compile a kernel, and call it like ``torch.nn.functional.conv2d``.
 
-`load` and `compile` return a `Kernel`. A call validates the tensors, makes them contiguous, allocates
-y through torch, launches on torch's current stream, and raises the launch's error. After an edit of
-the file, or of a header that it includes, the next call builds the kernel again.
+`load` and `compile` return a `Kernel`. A call validates the tensors, makes them contiguous,
+allocates y through torch, launches on torch's current stream, and raises an error if the launch
+fails. If you edit the file or a header that it includes, the next call compiles the kernel again.
 """
 
 from __future__ import annotations
@@ -40,18 +40,35 @@ _header = functools.lru_cache(256)(catalog.parse_header)
 
 
 class Kernel(CallableRunnable):
-    """A CUDA kernel that computes a convolution; `load` and `compile` return one.
+    """Call a CUDA kernel like ``torch.nn.functional.conv2d``; `load` and `compile` return it.
+
+    After an edit of the file, or of a header that it includes, the next call compiles it again.
 
     Attributes
     ----------
     name : str
-        The file's name without ending, and its tunables: "03_smem_tile@C_TILE=4".
+        The file's name without its ending, and the tunables: "03_smem_tile@C_TILE=4".
     path : Path or None
         The file; None for a kernel from a string.
-    engine, defines, workspace_limit, time_limit, isolate, trace
-        The arguments of `load`; "auto" and no time limit are replaced by what they stand for.
+    engine : str
+        "cuda" or "sim"; `load` has replaced "auto".
+    defines : dict
+        The tunables that were set, by name.
+    workspace_limit : int
+        The most workspace that a call may use, in bytes.
+    time_limit : float
+        The time limit of a call, in seconds; see `load`.
+    isolate, trace : bool
+        As in `load`.
     runs_on : Engine
-        What builds and runs it.
+        The engine that builds and runs the kernel.
+
+    Examples
+    --------
+    >>> kernel = convlab.load("03_smem_tile", engine="sim")
+    >>> y = kernel(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3), padding=1)
+    >>> y.shape
+    torch.Size([1, 4, 8, 8])
     """
 
     def __init__(
@@ -62,9 +79,9 @@ class Kernel(CallableRunnable):
         options: Options,
         pinned: Build | None = None,
     ) -> None:
-        """Bind a source to its options; see `load` and `compile`.
+        """Combine a source with its options; call `load` or `compile` instead.
 
-        `text` replaces the text of the file; `pinned` is a build that later edits do not replace.
+        `text` replaces the text of the file. `pinned` is a build that later edits do not replace.
         """
         self.path = path
         self._stem = stem
@@ -80,77 +97,85 @@ class Kernel(CallableRunnable):
         self.trace = options.trace
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{stem}@{suffix}" if suffix else stem
-        # The last build, with the stamp of all files that it was made from.
+        # The last build, and the stamp of all files from which it was built.
         self._built: tuple[object, Build] | None = None
         self._require_tunables()
 
     def _require_tunables(self) -> None:
-        """Raise ProblemError if a name in `defines` is no tunable of the source."""
+        """Raise ProblemError if a name in `defines` is not a tunable of the source."""
         if not self.defines:
             return
         known = tunables(self.file.whole)
         for key in self.defines:
             if key not in known:
-                none = f"none: one is `#ifndef {key}`, `#define {key} 8`, `#endif` in three lines"
+                none = f"none; add the lines `#ifndef {key}`, `#define {key} 8`, `#endif`"
                 offer = (", ".join(known) or none) + valid.hint(key, known)
                 raise ProblemError(f"{self._stem} has no tunable {key}; it has: {offer}")
 
     @property
     def source(self) -> str:
-        """The CUDA C++ text, as it is on disk now."""
+        """The CUDA C++ text, as it is on disk at this moment."""
         if self._text is not None:
             return self._text
         return _read(self.path, stamp([self.path]))
 
     @property
     def file(self) -> Source:
-        """The text with its place, as it would be built now; it knows which headers it includes."""
+        """The text that a build would use now, with its path and its headers."""
         return Source(self.source, self._stem, self.path)
 
     @property
     def header(self) -> catalog.Header:
-        """What the file's header comment says."""
+        """The file's header comment, as a `Header`."""
         return _header(self.source, self.path or f"{self._stem}.cu")
 
     @property
     def title(self) -> str:
-        """The header's title, and the tunables."""
+        """The header's title, with the tunables."""
         return self.header.title + self.name[len(self._stem) :]
 
     @property
     def precision(self) -> str:
-        """The precision class of its results, by the header."""
+        """The precision class in the header: "fp32", "tf32", "bf16" or "fp16"."""
         return self.header.precision
 
     @property
     def format(self) -> Format:
-        """The dtype and layout of its tensors, by the header."""
+        """The dtypes and layouts of the tensors, according to the header."""
         return self.header.tensors
 
     @property
     def mixes(self) -> str | None:
-        """Which outputs share sums, by the header."""
+        """The tile of outputs that share sums ("2x2" or "image") in the header, or None."""
         return self.header.mixes
 
     @property
     def atomics(self) -> bool:
-        """Whether two runs may differ in bits, by the header."""
+        """Whether two runs may differ in bits, according to the header."""
         return self.header.atomics
 
     @property
     def texts(self) -> dict[str, str]:
-        """The file and the local headers that it includes, by name, as they are now."""
+        """The texts of the file and of the local headers that it includes, by name."""
         return {f"{self._stem}.cu": self.source, **dict(self.file.headers().values())}
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors live: the current GPU, or the CPU for the simulator."""
+        """The device of the tensors: the current GPU, or the CPU for the simulator."""
         return self.runs_on.device
 
     def build(self) -> Build:
-        """Compile the file if it, or a header that it includes, changed since the last call.
+        """Compile the file if it, or a header that it includes, changed since the last build.
 
-        Raises BuildError.
+        Returns
+        -------
+        Build
+            The library's path, and the seconds that compiling took; 0.0 if it was in the cache.
+
+        Raises
+        ------
+        BuildError
+            The file does not compile, or there is no compiler.
         """
         if self._pinned is not None and self._pinned.library.exists():
             return self._pinned
@@ -159,7 +184,7 @@ class Kernel(CallableRunnable):
             seen, built = self._built
             if seen == stamp((*files, *built.watched)):
                 return built
-        # The stamp of the file is taken before its text is read: an edit meanwhile is seen later.
+        # Take the stamp before the text is read, so that the next call notices an edit in between.
         seen = stamp(files)
         built = self._compiled(self.file)
         self._built = (*seen, *stamp(built.watched)), built
@@ -169,7 +194,7 @@ class Kernel(CallableRunnable):
         return self.runs_on.build(source, self.defines, self.trace)
 
     def pinned(self) -> Kernel:
-        """Return this kernel as its source is now: later edits of the file do not reach it."""
+        """Return a copy of this kernel with its present source, which later edits do not change."""
         source = self.file
         digest = hashlib.sha256(source.text.encode()).hexdigest()[:6]
         built = self._compiled(source)
@@ -180,33 +205,48 @@ class Kernel(CallableRunnable):
         return Kernel(self._stem, self.path, text, Options.of(**changed))
 
     def tuned(self, tunables: str | Mapping[str, int]) -> Kernel:
-        """Return this kernel, as its source is now, with more tunables set: "TILE=8,K_TILE=16"."""
+        """Return a copy of this kernel with more tunables set, such as "TILE=8,K_TILE=16".
+
+        The copy keeps the present source. Raises ProblemError for an unknown tunable.
+        """
         more = parse_tunables(tunables) if isinstance(tunables, str) else valid.tunables(tunables)
         return self._with(self.source, defines={**self.defines, **more})
 
     def on(self, engine: str, time_limit: float | None = None) -> Kernel:
-        """Return this kernel for another engine."""
+        """Return this kernel for another engine; `time_limit` is in seconds."""
         limit = self._options.time_limit if time_limit is None else time_limit
         return self._with(self._text, engine=engine, time_limit=limit)
 
     def limited(self, workspace_limit: int) -> Kernel:
-        """Return this kernel with another limit of workspace, in bytes."""
+        """Return this kernel with another workspace limit, in bytes."""
         return self._with(self._text, workspace_limit=workspace_limit)
 
     def untraced(self) -> Kernel:
-        """Return this kernel without the simulator's counts and diagnostics: several times as fast."""
+        """Return this kernel without the simulator's counts and diagnostics: it runs faster."""
         if self.counts and self.trace:
             return self._with(self._text, trace=False)
         return self
 
     def show(self, first: str | int | None = None, last: str | int | None = None) -> Excerpt:
-        """Show a part of the source, with line numbers; in a notebook as highlighted code.
+        """Show a part of the source with line numbers, in a notebook as highlighted code.
 
         Parameters
         ----------
-        first : the first line that contains this text, or a line's number.
-        last : the next line that contains this text, or a line's number. Without `last` the first
-            line is shown alone; without both, all of the source.
+        first : str or int, optional
+            The first line to show: a text in it, or its number.
+        last : str or int, optional
+            The last line to show: a text in it (searched from `first` on), or its number. Without
+            `last`, only the first line is shown. Without both, the whole source is shown.
+
+        Returns
+        -------
+        Excerpt
+            It prints as text.
+
+        Raises
+        ------
+        ProblemError
+            There is no such line.
         """
         label = self.file.label
         label = Path(label).name if Path(label).is_absolute() else label
@@ -214,11 +254,11 @@ class Kernel(CallableRunnable):
 
     @property
     def target(self) -> tuple[int, int]:
-        """The compute capability that it runs on, and the shared memory a block may opt into."""
+        """The engine's compute capability (90 for 9.0), and a block's shared memory in bytes."""
         return self.runs_on.target
 
     def unsupported(self, problem: Problem) -> str | None:
-        """Return the first of the header's requirements that a problem does not meet, or None."""
+        """Return the first requirement of the header that a problem does not meet, or None."""
         return self.header.unsupported(named_problem(problem), *self.target)
 
     def prepare(
@@ -229,16 +269,17 @@ class Kernel(CallableRunnable):
         bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:
-        """Return what launches, for tensors of any strides; see `Runnable.prepare`.
+        """Return the launch for tensors of any strides; see `Runnable.prepare`.
 
-        Raises what a call raises. The simulator guards its buffers itself and ignores `allocate`.
+        It raises the same errors as a call. The simulator ignores `allocate`, because it guards its
+        buffers itself.
         """
         problem = named_problem(problem)
         inputs = self._accepted(problem, x, w, bias)
         return self.runs_on.prepare(self, problem, inputs, allocate)
 
     def _accepted(self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> Inputs:
-        """Validate tensors for a problem that it supports, and put them in its format."""
+        """Validate the tensors and the problem; return the tensors in the kernel's format."""
         require(self, x, w, bias)
         match(problem, x, w, bias)
         self.accept(problem)
@@ -250,15 +291,18 @@ class Kernel(CallableRunnable):
         return self.runs_on.compute(self, problem, self._accepted(problem, *tensors))
 
     def _instead(self, problem: Problem) -> str:
-        """Name the kernels of the catalog that support a problem, in the same format."""
-        able = []
+        """Return which kernels of the same format support a problem, as the end of a sentence."""
+        alternatives = []
         for path in catalog.catalog():
             other = Kernel(path.stem, path, None, Options.of(self.engine))
-            with contextlib.suppress(CatalogError):  # its header cannot be read
+            # An invalid header excludes that kernel only.
+            with contextlib.suppress(CatalogError):
                 same = other.path != self.path and other.format == self.format
                 if same and other.unsupported(problem) is None:
-                    able.append(other.name)
-        return f"; use {', '.join(able)}" if able else "; no other of its format can"
+                    alternatives.append(other.name)
+        if not alternatives:
+            return "; no other kernel of its format supports it"
+        return f"; use {', '.join(alternatives)}"
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, engine={self.engine!r})"
@@ -269,7 +313,7 @@ class Kernel(CallableRunnable):
 
 @functools.lru_cache(256)
 def _read(path: Path, seen: object) -> str:
-    """Return a file's text; it is read again when its stamp, `seen`, is another."""
+    """Return a file's text; a new stamp `seen` reads the file again."""
     return catalog.read(path)
 
 
@@ -283,29 +327,51 @@ def load(
     isolate: bool = True,
     trace: bool = True,
 ) -> Kernel:
-    """Return the kernel of a ``.cu`` file.
+    """Return the kernel in a ``.cu`` file.
+
+    The file is compiled at the first call, or by `Kernel.build`.
 
     Parameters
     ----------
-    name_or_path : a name in ``kernels/`` ("03_smem_tile", or the start of one: "03"), or a path;
-        tunables may follow: "03_smem_tile@C_TILE=4".
-    engine : "cuda", "sim", or "auto": "cuda" with a GPU and nvcc, else "sim".
-    defines : tunables, passed to the compiler as ``-DNAME=VALUE``.
-    workspace_limit : bytes of workspace that a call may take.
-    time_limit : seconds that one call may take on the simulator (default 120), or the rehearsal
-        of a first call on a GPU (default 20).
-    isolate : on a GPU, rehearse each new problem in the worker process first, on other data of the
-        same shape, unless the build is known to be good. A build is good once it has passed the
-        whole default check.
-    trace : on the simulator, count memory traffic and look for mistakes. Without it a kernel runs
-        several times as fast.
+    name_or_path : str or Path
+        A kernel in ``kernels/`` ("03_smem_tile", or its beginning, "03"), or the path of a file.
+        Tunables may follow: "03_smem_tile@C_TILE=4".
+    engine : str
+        "cuda" (a GPU), "sim" (the simulator), or "auto": "cuda" with a GPU and nvcc, else "sim".
+    defines : dict, optional
+        Tunables, which the compiler gets as ``-DNAME=VALUE``.
+    workspace_limit : int
+        The most workspace that a call may use, in bytes; by default 1 GiB.
+    time_limit : float, optional
+        On the simulator, the limit of one call, in seconds; by default 120. On a GPU, the limit of
+        the rehearsal before a first call (see `isolate`), in seconds; by default 20.
+    isolate : bool
+        On a GPU, whether each new problem first runs in a worker process, on other data of the same
+        shape. A crash then becomes a Python exception. A build that has passed the whole default
+        check needs no such rehearsal.
+    trace : bool
+        On the simulator, whether to count memory traffic and look for mistakes. Without it a kernel
+        runs several times as fast.
+
+    Returns
+    -------
+    Kernel
+        It is called like ``torch.nn.functional.conv2d``.
 
     Raises
     ------
     CatalogError
-        If there is no such kernel, or two of that name.
+        There is no such kernel, or there are two with this name.
     ProblemError
-        If the engine or a tunable is not known.
+        An argument is invalid, such as an unknown engine or tunable.
+    BuildError
+        There is no GPU for ``engine="cuda"``.
+
+    Examples
+    --------
+    >>> kernel = convlab.load("03_smem_tile", engine="sim", defines={"C_TILE": 4})
+    >>> kernel.name
+    '03_smem_tile@C_TILE=4'
     """
     text = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
     name = text
@@ -320,17 +386,33 @@ def load(
 
 
 def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:
-    """Build a kernel from CUDA C++ text and return it.
+    """Compile CUDA C++ text and return the kernel.
 
     Parameters
     ----------
-    source : the text; ``#include`` finds the shipped headers.
-    name : for messages.
-    options : `load`'s, by name.
+    source : str
+        The text of a ``.cu`` file. It can include the shipped headers.
+    name : str
+        The kernel's name, for messages and tables.
+    **options
+        The other arguments of `load`: engine, defines, workspace_limit, time_limit, isolate, trace.
+
+    Returns
+    -------
+    Kernel
+        It is called like ``torch.nn.functional.conv2d``.
 
     Raises
     ------
-    BuildError, ProblemError
+    BuildError
+        The text does not compile, or there is no compiler. The message quotes the line.
+    ProblemError
+        An argument is invalid.
+
+    Examples
+    --------
+    >>> source = convlab.load("01_direct", engine="sim").source
+    >>> kernel = convlab.compile(source, name="mine", engine="sim")
     """
     text = valid.text(source, "source").removeprefix("\ufeff")
     kernel = Kernel(valid.file_name(name, "name"), None, text, Options.of(**options))
@@ -339,13 +421,14 @@ def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:
 
 
 def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
-    """Return a runnable: itself, or what a kernel's name or path, or a baseline's name, means."""
+    """Return the runnable for a runnable, a kernel's name or path, or a baseline's name."""
     if isinstance(thing, Runnable):
         return thing
     if not isinstance(thing, (str, Path)):
-        what = "a name, a path, a Kernel or a baseline's name"
-        raise ProblemError(f"a kernel is {what}, not {valid.shown(thing)}")
+        allowed = "a name, a path, a Kernel or a baseline's name"
+        raise ProblemError(f"a kernel is {allowed}, not {valid.shown(thing)}")
     if isinstance(thing, str) and ":" in thing:
-        on_cpu = engine not in ("auto", "cuda")  # an engine of a room's, or "cpu"
+        # Other engines run on the CPU.
+        on_cpu = engine not in ("auto", "cuda")
         return baseline(thing, "cpu" if on_cpu else None)
     return load(thing, engine=engine)

@@ -1,4 +1,4 @@
-"""The baselines: the convolutions of cuDNN and torch, each pinned to its precision class."""
+"""The baselines: the convolutions of cuDNN and torch, each with a fixed precision class."""
 
 import contextlib
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from .call import CallableRunnable
 from .data import Device, chunks, full_precision, match, padded, require
 from .runnable import Allocate, Inputs, Launch, empty
 
-# The workspace of the baseline torch:im2col.
+# The workspace of the baseline torch:im2col, in bytes.
 IM2COL_BYTES = 1 << 30
 _HALVES = {
     "bf16": parse_format("x bf16, w bf16, y bf16, bias bf16"),
@@ -25,12 +25,11 @@ _HALVES = {
 
 @dataclass(frozen=True)
 class Baseline(CallableRunnable):
-    """A library's convolution, run and timed like a kernel; `baseline` makes it.
+    """A library's convolution, checked and timed like a kernel; `baseline` returns it.
 
-    `precision` is its class, pinned whatever torch's global settings are. The ReLU is torch's own,
-    in place after the convolution, as in eager torch. cuDNN's fused one (torch's
-    ``cudnn_convolution_relu``) would take its class and its search for an algorithm from the global
-    settings.
+    `precision` is its class, whatever torch's global settings are. torch computes the ReLU in place
+    after the convolution, as in eager mode. cuDNN's fused ReLU (torch's ``cudnn_convolution_relu``)
+    is not used: it takes the precision and the search for an algorithm from the global settings.
     """
 
     name: str
@@ -42,7 +41,7 @@ class Baseline(CallableRunnable):
 
     @property
     def format(self) -> Format:  # type: ignore[override]
-        """The tensors that it takes: in the dtype of its class, in torch's order."""
+        """The format of its tensors: the dtype of its class, in torch's memory order."""
         return _HALVES.get(self.precision, FLOAT32)
 
     def prepare(
@@ -53,7 +52,7 @@ class Baseline(CallableRunnable):
         bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:
-        """Return the launch that computes y; the inputs get their memory order here.
+        """Return the launch that computes y, with the inputs in the baseline's memory order.
 
         Raises ProblemError if the inputs do not fit the problem or this baseline.
         """
@@ -71,23 +70,24 @@ class Baseline(CallableRunnable):
 
 
 def baseline(name: str, device: Device | None = None) -> Baseline:
-    """Return the baseline of a name on a device; the default is the GPU, if there is one.
+    """Return a baseline by name, on a device; by default on the GPU if there is one.
 
-    Raises ProblemError if there is no such baseline, UnsupportedError if it does not run there.
+    Raises ProblemError if there is no such baseline, and UnsupportedError if it does not run on the
+    device.
     """
     title, precision, only = BASELINES[arguments.choice(name, "baseline", BASELINES)]
     gpu = torch.cuda.is_available()
     where = torch.device(device if device is not None else only or ("cuda" if gpu else "cpu"))
     if only not in (None, where.type):
         raise UnsupportedError(
-            f"{name} runs on {only} only, not on {where} like the kernels next to it; "
+            f"{name} runs on {only} only, but the other kernels run on {where}; "
             "torch:im2col runs on both"
         )
     if where.type != "cuda":
         return Baseline(name, title, precision, "torch", where)
     if not gpu:
         raise UnsupportedError(
-            f"{name} needs an NVIDIA GPU and torch sees none: use torch:im2col or torch:cpu"
+            f"{name} needs an NVIDIA GPU, but torch finds none: use torch:im2col or torch:cpu"
         )
     if where.index is None:
         where = torch.device("cuda", torch.cuda.current_device())
@@ -95,9 +95,9 @@ def baseline(name: str, device: Device | None = None) -> Baseline:
 
 
 class ConvLaunch(Launch):
-    """Calls the function behind `F.conv2d`, with the process-wide flags as arguments.
+    """Call the function behind `F.conv2d`, which takes the process-wide flags as arguments.
 
-    cuDNN uses its best algorithm for this problem, which it finds in the first call.
+    cuDNN uses its fastest algorithm for the problem. It searches for it in the first call.
     """
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
@@ -111,10 +111,11 @@ class ConvLaunch(Launch):
             False,
             (0, 0),
             problem.groups,
-            # cuDNN searches for its best algorithm, which need not be deterministic.
+            # benchmark: cuDNN searches for its fastest algorithm.
             True,
+            # deterministic: not required.
             False,
-            # With cuDNN, and with TF32 or without.
+            # cudnn_enabled and allow_tf32.
             True,
             runnable.precision == "tf32",
         )
@@ -122,7 +123,7 @@ class ConvLaunch(Launch):
         self._pinned = full_precision if on_cpu else contextlib.nullcontext
 
     def __call__(self) -> None:
-        # The memory of the last y is used again.
+        # Free the last y, so that torch can use its memory again.
         self.y = None
         with self._pinned():
             self.y = torch._convolution(*self.inputs, *self._arguments)
@@ -131,9 +132,9 @@ class ConvLaunch(Launch):
 
 
 class Im2colLaunch(Launch):
-    """Pads, unfolds (im2col), multiplies matrices, adds the bias.
+    """Pad, unfold (im2col), multiply matrices, add the bias.
 
-    Each step takes as many images, or rows of one image, as the workspace holds.
+    Each step processes as many images, or rows of one image, as the workspace can hold.
     """
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
@@ -160,7 +161,7 @@ class Im2colLaunch(Launch):
             matrix = self.workspace[: patches.numel()].view(shape).copy_(patches)
             matrix = matrix.view(len(image), problem.groups, problem.gemm_k, -1)
             y = self.y[images, :, rows]
-            # The products are (n, groups, K/groups, p*Q).
+            # The shape of the products is (n, groups, K/groups, p*Q).
             with full_precision():
                 if y.is_contiguous():
                     pixels = matrix.shape[3]

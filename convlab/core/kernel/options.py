@@ -1,4 +1,4 @@
-"""Validate how a kernel is built and run: the keyword arguments of `load` and `compile`."""
+"""Validate the options of a kernel: the keyword arguments of `load` and `compile`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORKSPACE_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class Options:
-    """The options that `load` documents, validated by `Options.of`."""
+    """The options of a kernel, which `load` documents and `Options.of` validates."""
 
     engine: str
     defines: Mapping[str, int | str] = field(default_factory=dict)
@@ -36,14 +36,14 @@ class Options:
         isolate: bool = True,
         trace: bool = True,
     ) -> Options:
-        """Validate the arguments; "auto" and no time limit are replaced by what they mean here.
+        """Return the validated options, with the actual engine and time limit for the defaults.
 
         Raises
         ------
         ProblemError
-            An argument is of the wrong type or out of range.
+            An argument has the wrong type or is out of range.
         BuildError
-            The engine is not available here.
+            The engine is not available on this machine.
         """
         name = engine_name(engine)
         seconds = engine_named(name).time_limit if time_limit is None else time_limit
@@ -58,7 +58,7 @@ class Options:
 
 
 def parse_tunables(text: str) -> dict[str, int]:
-    """Return the tunables of "TILE=8,K_TILE=16". Raises ProblemError unless all are NAME=INTEGER."""
+    """Return the tunables in "TILE=8,K_TILE=16". Raises ProblemError for other text."""
     values = {}
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d{1,18})\s*", part)
@@ -69,9 +69,9 @@ def parse_tunables(text: str) -> dict[str, int]:
 
 
 def tunables(source: str) -> dict[str, str]:
-    """Return the tunables of a kernel's source, ``#ifndef NAME`` / ``#define NAME VALUE``."""
+    """Return the tunables in a source, ``#ifndef NAME`` / ``#define NAME VALUE``, by name."""
     directive = r"^[ \t]*#[ \t]*(ifndef|define)[ \t]+(\w+)(?:[ \t]+(\S+))?"
-    # A name that is defined before an #ifndef asks for it is fixed: its value is None.
+    # A name with a #define before its #ifndef is not a tunable: its value here is None.
     values: dict[str, str | None] = {}
     for word, name, value in re.findall(directive, source, re.M):
         if word == "ifndef":

@@ -1,4 +1,4 @@
-"""The provenance of a result, for its receipt: date, machine, versions, sources and flags."""
+"""Record the provenance of a result for its receipt: date, machine, versions, sources, flags."""
 
 import datetime
 import functools
@@ -17,7 +17,7 @@ from .runnable import Runnable
 
 
 def made_of(runnables: Sequence[Runnable]) -> dict[str, Any]:
-    """Return the provenance of runnables of one device, which are built, as JSON."""
+    """Return the provenance of runnables on one device as JSON; builds them if necessary."""
     gpu = describe(runnables[0].device) if runnables else None
     cuda = toolchain.cuda() if gpu else None
     compiler = toolchain.find("c++")
@@ -56,7 +56,7 @@ def _of_one(runnable: Runnable) -> dict[str, Any]:
 
 @functools.cache
 def _package_digest() -> str:
-    """Return a digest of this package's Python and C++."""
+    """Return a digest of this package's Python and C++ files."""
     files = sorted(Path(__file__).parents[2].rglob("*"))
     code = [path.read_text() for path in files if path.suffix in (".py", ".h", ".cpp")]
     return _digest("\0".join(code))[:12]

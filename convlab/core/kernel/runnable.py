@@ -1,7 +1,7 @@
-"""What can be asked to compute a problem: a kernel file, a library's convolution, a function.
+"""Runnables: all that can compute a problem. A kernel file, a library's convolution, a function.
 
-Whoever checks, times or explains handles a `Runnable` and the `Launch` that it prepares, and
-nothing else: what one of them has not is a default here, so that nobody has to ask.
+The code that checks, times or explains uses only `Runnable` and the `Launch` that it prepares.
+Every attribute has a default here, so that this code needs no test for the type of a runnable.
 """
 
 from __future__ import annotations
@@ -26,24 +26,30 @@ Inputs = tuple[Tensor, Tensor, Tensor | None]
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Allocate a tensor as torch does."""
+    """Allocate a tensor with torch."""
     return torch.empty(shape, dtype=dtype, device=device)
 
 
 class Launch:
-    """A runnable bound to one problem's tensors; calling it computes y once more."""
+    """A runnable bound to the tensors of one problem. Each call computes y once."""
 
-    inputs: Inputs  # x, w and bias (or None) as the runnable sees them
-    # (N, K, P, Q), allocated but not written before the first call; a library's is a new tensor
-    y: Tensor | None  # after each call, and None while it runs
-    workspace: Tensor | None = None  # of bytes
-    plan: Tensor | None = None  # of bytes: the filter laid out, where the runnable does that
-    # Whether each call runs in a process of its own, where earlier calls leave nothing behind; then
-    # `call_after(problems)` calls the kernel for other problems first, in the same process.
+    # x, w and bias (or None), in the runnable's format.
+    inputs: Inputs
+    # The output (N, K, P, Q). A kernel's y is allocated once, and not written before the first
+    # call. A library's y is a new tensor after each call, and None during the call.
+    y: Tensor | None
+    # The workspace, as a tensor of bytes.
+    workspace: Tensor | None = None
+    # The prepared filter, as a tensor of bytes; None if the runnable does not prepare it.
+    plan: Tensor | None = None
+    # Whether each call runs in a new process, without state from earlier calls. Then
+    # `call_after(problems)` first calls the kernel for other problems, in the same process.
     own_process: bool = False
-    counters: dict[str, float] | None = None  # what the simulator counted in the last call, and
-    findings: Sequence[Any] = ()  # what it found (`Finding`)
-    # Of a simulated call: kernel, grid and block of each launch; memory traffic by line.
+    # The simulator's counters for the last call, and its findings (`Finding`).
+    counters: dict[str, float] | None = None
+    findings: Sequence[Any] = ()
+    # For a simulated call: kernel, grid and block of each launch; memory traffic by line; for a
+    # small y, the line that stored each element last.
     launches: Sequence[Mapping[str, Any]] = ()
     lines: Sequence[Mapping[str, Any]] = ()
     stored: Sequence[tuple[int, str, int]] = ()
@@ -54,25 +60,25 @@ class Launch:
         self.inputs = inputs
 
     def __call__(self) -> None:
-        """Compute y: on a GPU asynchronously, on torch's current stream."""
+        """Compute y; on a GPU asynchronously, on torch's current stream."""
         raise NotImplementedError
 
     def prepare_filter(self) -> None:
-        """Lay the filter out once more, as `Runnable.prepare` did; nothing where `plan` is None."""
+        """Prepare the filter again, as `Runnable.prepare` did; do nothing if `plan` is None."""
 
 
 class Engine(Protocol):
-    """Where kernels are built and run: the seam between the core and the simulator.
+    """Build and run kernels: the seam between the core and the simulator.
 
-    The core has the engine "cuda" (`cuda.py`); the room ``sim`` provides "sim".
+    The core has the engine "cuda" (`cuda.py`). The room ``sim`` provides "sim".
 
     Attributes
     ----------
-    name : "cuda", "sim".
-    counts : whether a launch counts its memory traffic, instead of taking a meaningful time.
-    time_limit : seconds that one launch may take unless the user gives another limit.
-    at_once : how many launches may run at a time; 1 on a GPU, where they would share it.
-    macs_in_a_second : multiply-adds that it does in about a second; None: no need to scale down.
+    name : "cuda" or "sim".
+    counts : whether a launch counts memory traffic; if True, its time has no meaning.
+    time_limit : the default time limit of one launch, in seconds.
+    at_once : how many launches may run at the same time; 1 on a GPU, which they would share.
+    macs_in_a_second : multiply-adds per second, about; None if problems need no scaling down.
     """
 
     name: str
@@ -83,73 +89,90 @@ class Engine(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors of its kernels live."""
+        """The device of the tensors."""
 
     @property
     def target(self) -> tuple[int, int]:
-        """The compute capability (90 for 9.0), and the shared memory that a block may opt into."""
+        """The compute capability (90 for 9.0), and a block's shared memory limit in bytes."""
 
     def build(self, source: Source, defines: Mapping[str, object], trace: bool) -> Build:
-        """Compile a kernel file, or find what was built before. Raises BuildError."""
+        """Compile a kernel file, or return the cached build. Raises BuildError."""
 
     def prepare(
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> Launch:
-        """Bind a kernel to tensors that were validated; return what launches."""
+        """Return the launch of a kernel for validated tensors."""
 
     def compute(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Tensor:
-        """Run a kernel once, for a plain call; return y."""
+        """Run a kernel once and return y."""
 
     def interrupt(self) -> None:
-        """End all launches that other threads wait for."""
+        """End the launches that other threads wait for."""
 
 
 class Runnable:
-    """What computes a problem: `Kernel`, `Baseline` and `Function` derive from it."""
+    """The base class of `Kernel`, `Baseline` and `Function`, which compute a problem."""
 
-    name: str  # for tables and messages; a library's has a colon: "cudnn:fp32"
-    title: str  # for people
-    precision: str  # the class that it is judged by: "fp32", "tf32", "bf16" or "fp16"
-    engine: str  # "cuda", "sim", or "torch" for what runs on the CPU without the simulator
-    device: torch.device  # where its tensors live
-    format: Format = FLOAT32  # dtype and layout of its tensors
-    path: Path | None = None  # a kernel's file, and
-    source: str | None = None  # its text
-    defines: Mapping[str, int] = MappingProxyType({})  # the tunables that were set
-    texts: Mapping[str, str] = MappingProxyType({})  # that it is made of, by name: with headers
-    mixes: str | None = None  # "2x2": outputs of such a tile are made of the same sums, as it says
-    atomics: bool = False  # two runs may differ in bits, by its own word
-    library: bool = False  # none of a learner's CUDA code runs: it is never isolated
-    workspace_limit: int | None = None  # bytes that a call may take; None: cannot be limited
-    time_limit: float = 20.0  # seconds that a problem may take in the worker process
-    isolate: bool = True  # whether it runs there first, or where it is checked
-    runs_on: Engine | None = None  # None for a library's or a callable's: they run by themselves
+    # The name in tables and messages. A library's name has a colon: "cudnn:fp32".
+    name: str
+    # The name in titles and legends.
+    title: str
+    # The precision class that sets the error bound: "fp32", "tf32", "bf16" or "fp16".
+    precision: str
+    # "cuda", "sim", or "torch" for code that runs on the CPU without the simulator.
+    engine: str
+    # The device of its tensors.
+    device: torch.device
+    # The dtypes and layouts of its tensors.
+    format: Format = FLOAT32
+    # A kernel's file, and its text.
+    path: Path | None = None
+    source: str | None = None
+    # The tunables that were set.
+    defines: Mapping[str, int] = MappingProxyType({})
+    # All source texts, by name: the file and its headers.
+    texts: Mapping[str, str] = MappingProxyType({})
+    # "2x2" if the outputs of each 2x2 tile come from common sums, according to the header.
+    mixes: str | None = None
+    # Whether two runs may differ in bits, according to the header.
+    atomics: bool = False
+    # Whether only a library's code runs; such code needs no isolation.
+    library: bool = False
+    # The most bytes of workspace for a call; None if there is no way to limit it.
+    workspace_limit: int | None = None
+    # The time limit for one problem in the worker process, in seconds.
+    time_limit: float = 20.0
+    # Whether checks, and first calls, run in the worker process.
+    isolate: bool = True
+    # The engine; None for a library's convolution or a callable, which run without one.
+    runs_on: Engine | None = None
 
     @property
     def counts(self) -> bool:
-        """Whether a launch counts what it does, instead of taking a meaningful time."""
+        """Whether a launch counts memory traffic; if True, its time has no meaning."""
         return self.runs_on is not None and self.runs_on.counts
 
     def build(self) -> Build | None:
-        """Compile what must be compiled; None where there is nothing."""
+        """Compile the kernel; return None if there is nothing to compile."""
         return None
 
     def unsupported(self, problem: Problem) -> str | None:
-        """Return why it cannot do a problem, or None."""
+        """Return why the runnable does not support a problem, or None if it does."""
         return None
 
     def accept(self, problem: Problem) -> None:
-        """Raise UnsupportedError where it cannot do a problem."""
+        """Raise UnsupportedError if the runnable does not support a problem."""
         if reason := self.unsupported(problem):
-            text = f"{self.name} cannot do {problem.label}: {reason}{self._instead(problem)}"
-            raise UnsupportedError(text)
+            raise UnsupportedError(
+                f"{self.name} does not support {problem.label}: {reason}{self._instead(problem)}"
+            )
 
     def _instead(self, problem: Problem) -> str:
-        """What to use for a problem that it cannot do, as the end of a sentence."""
+        """Return which kernels support a problem instead, as the end of a sentence."""
         return ""
 
     def untraced(self) -> Runnable:
-        """Itself, without what the simulator counts and looks for: several times as fast there."""
+        """Return this runnable without the simulator's counts and diagnostics: it runs faster."""
         return self
 
     def prepare(
@@ -160,17 +183,18 @@ class Runnable:
         bias: Tensor | None = None,
         allocate: Allocate = empty,
     ) -> Launch:
-        """Validate and allocate, and return what launches.
+        """Validate the tensors, allocate y, and return the launch.
 
-        x, w and bias are of the problem's shapes in `format`, on `device`. `allocate` makes y and
-        the workspace from (shape, dtype, device), contiguous; a checker passes its own, with guard
-        zones. What allocates for itself ignores it.
+        x, w and bias have the problem's shapes and the dtypes of `format`, and are on `device`.
+        `allocate` returns a contiguous tensor for (shape, dtype, device). It allocates y and the
+        workspace. The check passes a function that adds guard zones. Runnables that allocate y
+        themselves ignore it.
         """
         raise NotImplementedError
 
 
 def run(launch: Launch) -> None:
-    """Run a launch and wait for it. Raises LaunchError, also where the GPU fails only later."""
+    """Run a launch and wait until it ends. Raises LaunchError."""
     with explained(launch.runnable.name):
         launch()
         if launch.runnable.device.type == "cuda":
@@ -179,19 +203,20 @@ def run(launch: Launch) -> None:
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn torch's errors of memory and of the GPU into LaunchErrors that name the runnable."""
+    """Convert torch's errors about memory and the GPU into LaunchErrors that name the runnable."""
     try:
         yield
-    except RuntimeError as error:  # torch.OutOfMemoryError is one
+    # torch.OutOfMemoryError is a RuntimeError.
+    except RuntimeError as error:
         message = str(error).strip().split("\n")[0]
         if isinstance(error, torch.OutOfMemoryError):
-            text = f": memory ran out; take a smaller problem. {message}"
+            text = f": memory ran out; use a smaller problem. {message}"
         elif isinstance(error, ConvlabError) or "CUDA" not in message:
             raise
         else:
             text = (
-                f" failed while it ran: {message} (after this the GPU is lost to this process: "
-                "start Python anew)"
+                f" failed while it ran: {message} (this process can no longer use the GPU: restart "
+                "Python)"
             )
         raise LaunchError(name + text) from error
 

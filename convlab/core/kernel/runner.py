@@ -1,7 +1,7 @@
-"""Where code runs that may crash or hang: the seam between the core and the room ``isolate``.
+"""Run code that may crash or hang: the seam between the core and the room ``isolate``.
 
-The core's own runner calls a function in this process. The room ``isolate`` provides one that calls
-it in another process, so that a crash becomes a Python exception and this process lives on.
+The core's own runner calls a function in this process. The room ``isolate`` provides a runner that
+calls it in another process. There a crash becomes a Python exception, and this process continues.
 """
 
 from collections.abc import Callable
@@ -14,63 +14,67 @@ from ..builds.cache import Build
 from ..problem.problem import Problem
 from .runnable import Runnable
 
-TIME_LIMIT = 20.0  # seconds that a call may take unless the caller gives another limit
+# The default time limit of a call, in seconds.
+TIME_LIMIT = 20.0
 
 
 class Runner(Protocol):
-    """Calls functions with kernels among their arguments."""
+    """Call functions that run kernels."""
 
     name: str
 
     def accepts(self, *values: object) -> bool:
-        """Return whether these values can be the arguments of `call`."""
+        """Return whether `call` can pass these values as arguments."""
 
     def call(
         self, function: Callable[..., Any], /, *args: Any, time_limit: float | None, **kwargs: Any
     ) -> Any:
-        """Return ``function(*args, **kwargs)``; raise LaunchError for a crash or a time-out."""
+        """Return ``function(*args, **kwargs)``. Raise LaunchError for a crash or a timeout.
+
+        The time limit is in seconds.
+        """
 
     def restart(self) -> None:
-        """Let the next `call` find a fresh process, where there is another process."""
+        """Start a new process at the next `call`."""
 
     def rehearse(self, kernel: Runnable, problem: Problem | None, *tensors: Tensor | None) -> None:
-        """Run a kernel that is not known to be good elsewhere first, on other data.
+        """Run a kernel that is not known to be good in the other process first, on other data.
 
-        Without a problem, only load its library there. Raises what the kernel's failure means.
+        Without a problem, only load its library there. Raises LaunchError if the kernel fails.
         """
 
     def mark_good(self, build: Build) -> None:
-        """Note that a build passed the whole default check: it needs no rehearsal."""
+        """Record that a build passed the whole default check and needs no rehearsal."""
 
 
 class InProcess:
-    """Calls functions in this process: a kernel that crashes takes it down."""
+    """Call functions in this process, which ends if a kernel crashes."""
 
     name = "in process"
 
     def accepts(self, *values: object) -> bool:
-        """Return True: nothing has to be sent anywhere."""
+        """Return True, because no value has to be sent to another process."""
         return True
 
     def call(
         self, function: Callable[..., Any], /, *args: Any, time_limit: float | None, **kwargs: Any
     ) -> Any:
-        """Return ``function(*args, **kwargs)``; the time limit cannot be enforced here."""
+        """Return ``function(*args, **kwargs)``; there is no way to enforce the time limit here."""
         return function(*args, **kwargs)
 
     def restart(self) -> None:
         """Do nothing: there is no other process."""
 
     def rehearse(self, kernel: Runnable, problem: Problem | None, *tensors: Tensor | None) -> None:
-        """Do nothing: there is nowhere else to run."""
+        """Do nothing: there is no other process."""
 
     def mark_good(self, build: Build) -> None:
-        """Do nothing: nothing is rehearsed."""
+        """Do nothing: there are no rehearsals."""
 
 
 IN_PROCESS = InProcess()
 
 
 def runner() -> Runner:
-    """Return what runs untrusted kernels: the worker process of ``isolate``, or this process."""
+    """Return the runner for untrusted kernels: that of ``isolate``, or this process."""
     return rooms.provided("runner", "worker") or IN_PROCESS

@@ -1,4 +1,4 @@
-"""Shrink a problem to what an engine and its memory can do."""
+"""Shrink a problem to what an engine and its memory can handle."""
 
 from collections.abc import Iterable
 
@@ -9,16 +9,17 @@ from ..problem.format import FLOAT32
 from ..problem.problem import Problem
 from .runnable import Runnable
 
-# The memory of a check besides x, w and y, and a copy of x and w.
+# The memory that a check needs besides x, w, y and copies of x and w, in bytes.
 SPARE_BYTES = 4 << 30
 
 
 def fit(
     problem: Problem, runnables: Iterable[Runnable], scale: str | None = "auto"
 ) -> tuple[Problem, str | None]:
-    """Shrink a problem to what the runnables' engine and memory can do; return it and a note.
+    """Return a problem that the runnables' engine and memory can handle, and a note or None.
 
-    With `scale` None it is never shrunk. Raises LaunchError if memory does not hold it then.
+    The note says how the problem was shrunk, and why. With `scale` None the problem is never
+    shrunk; then LaunchError is raised if memory cannot hold it.
     """
     runnables = list(runnables)
     device = runnables[0].device
@@ -31,7 +32,7 @@ def fit(
         if needed > free:
             raise LaunchError(
                 f"{problem.label} needs about {needed / 1e9:.1f} GB on {device}, where "
-                f'{free / 1e9:.1f} GB are free; let scale="auto" shrink it, or take a smaller one'
+                f'{free / 1e9:.1f} GB are free; use scale="auto", or a smaller problem'
             )
         return problem, None
     choice(scale, "scale", ("auto",))
@@ -46,12 +47,12 @@ def fit(
     if needed > free:
         why = f"it needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
     else:
-        why = f"all of it would take the simulator about {_duration(problem.macs / macs)}"
+        why = f"at full size the simulator would take about {_duration(problem.macs / macs)}"
     return smaller, f"scaled down to {smaller}: {why}"
 
 
 def _duration(seconds: float) -> str:
-    """Return a time in the largest unit of which there are at least two."""
+    """Return a time in the largest unit that gives at least 2."""
     for length, unit in ((3600, "hours"), (60, "minutes")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

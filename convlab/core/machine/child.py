@@ -1,9 +1,10 @@
-"""The one process that may die: Python code, or a program, that runs apart and leaves nothing.
+"""Run code in a child process that may crash, and leave no process behind.
 
-`Child` is a script that serves requests, started when first asked, and again after its end; `run`
-has a program run to its end. Each is in a session of its own, without this process's descriptors,
-and ends with this process, however that ends: its socket hangs up. What outlives it over there
-(`child_process`) adopts what it leaves, so that not even what a second fork detached is left.
+`Child` runs a Python script that serves requests. It starts at the first request, and again after
+it ended. `run` runs a program to its end. Each child has its own session, and inherits no
+descriptors. It ends when this process ends, in whatever way, because the socket between them
+closes. A second process (`child_process`) outlives the child and adopts its descendants, so that it
+can end all of them, detached ones included.
 """
 
 import atexit
@@ -26,18 +27,24 @@ from typing import Any
 from . import interrupt
 from .child_process import ID_BYTES
 
-START_LIMIT = 180.0  # seconds to start Python, import torch and open the GPU
-STOP_LIMIT = 5.0  # seconds from the end of its socket to its own, an endless kernel's included
-_SHOWN_BYTES = 1 << 20  # of each stream that one request prints
-_LONGEST = 1 << 28  # bytes of a message
-_THERE = str(Path(__file__).with_name("child_process.py"))
+# The time to start Python, import torch and open the GPU, in seconds.
+START_LIMIT = 180.0
+# The time from closing the socket to the child's end, even with an endless kernel, in seconds.
+STOP_LIMIT = 5.0
+# The most bytes of each output stream that one request shows.
+_SHOWN_BYTES = 1 << 20
+# The most bytes of a message.
+_LONGEST = 1 << 28
+_CHILD_SCRIPT = str(Path(__file__).with_name("child_process.py"))
 
 
 class Died(Exception):
-    """The child ended before it answered.
+    """The child ended before it replied.
 
-    `status` is its exit status, negative for a signal, None if it only closed its socket; `begun`:
-    whether it had begun with the request.
+    Attributes
+    ----------
+    status : the exit status; negative for a signal, None if the child only closed its socket.
+    begun : whether the child had begun to process the request.
     """
 
     def __init__(self, status: int | None, begun: bool) -> None:
@@ -47,7 +54,7 @@ class Died(Exception):
 
 
 class TimedOut(Exception):
-    """The child did not answer in time, and was ended; `begun` as `Died`'s."""
+    """The child did not reply within the time limit, and was ended; `begun` is as in `Died`."""
 
     def __init__(self, seconds: float, begun: bool) -> None:
         super().__init__(f"stopped after {seconds:g} s")
@@ -56,20 +63,20 @@ class TimedOut(Exception):
 
 
 def describe(status: int | None) -> str:
-    """Say in words how a process ended: "exit status 3", "SIGSEGV"."""
+    """Return a text for the way in which a process ended: "exit status 3", "SIGSEGV"."""
     if status is None:
         return "it closed its connection"
     if status >= 0:
         return f"exit status {status}"
     name = next((s.name for s in signal.Signals if s == -status), f"signal {-status}")
-    outside = ", sent from outside: by the system, where memory ran out?"
+    outside = ", sent from outside: perhaps the system ran out of memory"
     return name + (outside if status == -signal.SIGKILL else "")
 
 
 class Child:
-    """A Python file's ``serve(server, *arguments)`` (see `Server`) in a process of its own.
+    """Run a Python file's ``serve(server, *arguments)`` (see `Server`) in its own process.
 
-    It runs under `options` of Python's, and serves one request at a time.
+    `options` are options of the Python interpreter. The child serves one request at a time.
     """
 
     def __init__(self, script: Path, *arguments: str, options: Sequence[str] = ()) -> None:
@@ -79,22 +86,25 @@ class Child:
         _children.add(self)
 
     def _forget(self) -> None:
-        """Have no process: one that was started is the parent's, in a fork."""
+        """Reset to a state without a process. After a fork, the process belongs to the parent."""
         self.lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._streams: list[_Stream] = []
-        self._number = 0  # of the request
+        # The number of the last request.
+        self._number = 0
 
     def ask(self, message: bytes, limit: float | None) -> bytes:
-        """Send a request, show what is printed meanwhile, and return the reply, or raise `Died`.
+        """Send a request, show the child's output meanwhile, and return the reply.
 
-        The limit, in seconds, counts from when the script says that it has begun; past it, or
-        `START_LIMIT` before, `TimedOut` is raised. Whatever happens here, Ctrl-C included, no
-        process is left that works on a request nobody waits for. One thread asks at a time.
+        The time limit is in seconds. It starts when the script reports that it has begun; before
+        that, `START_LIMIT` applies. Raises `TimedOut` after the limit, and `Died` if the child
+        ends. After any error, Ctrl-C included, no process works on the request any more. Only one
+        thread may call this at a time.
         """
         try:
-            for again in (True, False):  # it may have ended since the last request
+            # Repeat once, because the child may have ended since the last request.
+            for again in (True, False):
                 if self._process is None:
                     self._start()
                 try:
@@ -115,7 +125,7 @@ class Child:
         self._streams = [_Stream("stdout", process.stdout), _Stream("stderr", process.stderr)]
 
     def _answer(self, message: bytes, limit: float | None) -> bytes:
-        """Hand over a request and wait for the reply, showing what is printed meanwhile."""
+        """Send a request and wait for the reply; show the child's output meanwhile."""
         for stream in self._streams:
             stream.begin()
         self._number += 1
@@ -156,22 +166,24 @@ class Child:
 
     def _show_the_rest(self) -> None:
         for stream in self._streams:
-            for _ in range(256):  # 16 MiB; all of it is there, unless something still prints
+            # At most 16 MiB, in case a process still prints.
+            for _ in range(256):
                 if not stream.relay():
                     break
 
     def interrupt(self) -> None:
-        """End the process, so that another thread's request ends, too: it has `Died`."""
-        with contextlib.suppress(OSError, AttributeError):  # it may be ending, or not there
+        """End the process; a request in another thread then raises `Died`."""
+        # The process may already be ending, or may not exist.
+        with contextlib.suppress(OSError, AttributeError):
             _hang_up(self._connection)
 
     @property
     def printed(self) -> str:
-        """The end of what the last request wrote to stderr, also after it died."""
+        """The end of the last request's stderr output, also after the child ended."""
         return self._streams[1].tail if self._streams else ""
 
     def stop(self) -> None:
-        """End the process and all that it started, and wait until it is gone."""
+        """End the process and all of its descendants, and wait for their end."""
         process = self._process
         self._process = None
         if process is not None:
@@ -191,7 +203,10 @@ def run(
     env: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, `subprocess.TimeoutExpired` past the limit; leave nothing of it."""
+    """Run a program to its end, and leave none of its descendants.
+
+    Raises `subprocess.TimeoutExpired` after `limit` seconds.
+    """
     ours, theirs = Pipe()
     options = {"text": True, "errors": "replace", "env": env, "cwd": folder}
     process = _started(["-I", "-S"], theirs, "run", *map(str, command), **options)
@@ -209,10 +224,10 @@ def run(
 def _started(
     python: Sequence[str], line: Connection, *words: str, **options: Any
 ) -> subprocess.Popen:
-    """Start `child_process`, whose end of the socket is `line`, under options of Python's."""
+    """Start `child_process` with options of Python's; `line` is its end of the socket."""
     with line:
         return subprocess.Popen(
-            [sys.executable, *python, _THERE, str(line.fileno()), *words],
+            [sys.executable, *python, _CHILD_SCRIPT, str(line.fileno()), *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -223,13 +238,14 @@ def _started(
 
 
 def _hang_up(connection: Connection) -> None:
+    """Close a connection, even if other processes have copies of this end."""
     with socket.socket(fileno=os.dup(connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)  # whoever else has a copy of this end
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def _end(process: subprocess.Popen, connection: Connection) -> None:
-    """Hang up on a process, wait for it, and kill its session where that does not end it in time."""
-    # it sees that at once, but then waits for what a driver's call may hold back even from SIGKILL
+    """Close the connection to a process and wait for its end; kill its session after the limit."""
+    # The process notices this at once. It may then wait for a driver call that delays even SIGKILL.
     with contextlib.suppress(OSError):
         _hang_up(connection)
     connection.close()
@@ -242,7 +258,7 @@ def _end(process: subprocess.Popen, connection: Connection) -> None:
 
 
 class _Stream:
-    """What the child writes to one file descriptor, shown here as it comes."""
+    """Show what the child writes to one file descriptor, while it runs."""
 
     def __init__(self, name: str, pipe: io.FileIO) -> None:
         os.set_blocking(pipe.fileno(), False)
@@ -257,7 +273,7 @@ class _Stream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def relay(self) -> bytes | None:
-        """Show and return what there is, up to 64 KiB: b"" at the end, None if nothing waits."""
+        """Show and return up to 64 KiB of output: b"" at the end, None if there is none now."""
         data = self.pipe.read(1 << 16)
         if not data:
             return data

@@ -1,11 +1,12 @@
-"""What `machine.child` starts: a process that does the work, and one that outlives it.
+"""The script that `machine.child` starts: one process does the work, the other one outlives it.
 
-    child_process.py LINE serve SCRIPT ARGUMENT...    the script's ``serve(server, *arguments)``
-    child_process.py LINE run COMMAND...              the program
+    child_process.py LINE serve SCRIPT ARGUMENT...    run the script's ``serve(server, *arguments)``
+    child_process.py LINE run COMMAND...              run a program
 
-The process that was started forks. The fork does the work; it itself waits until that has ended, or
-the socket LINE hangs up, ends all that the work left behind, and ends as it did. Nothing of convlab's
-is imported, for this starts where there is no path to it; a script finds it as ``child_process``.
+The started process forks, and the fork does the work. The first process waits until the fork ends,
+or until the socket LINE closes. It then ends all remaining descendants, and exits with the fork's
+status. This file imports nothing from convlab, because the child starts without a path to it. A
+script can import this file as ``child_process``.
 """
 
 import contextlib
@@ -20,53 +21,59 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-ID_BYTES = 8  # of a request's number, before each message
-OUT_OF_REACH = 200  # descriptors from here on: not what stray writes to 3, 4, ... meet
-# of prctl
+# The length of a request's number, which precedes each message, in bytes.
+ID_BYTES = 8
+# Descriptors from this number on are safe from stray writes to 3, 4, ...
+OUT_OF_REACH = 200
+# Options of prctl.
 _PDEATHSIG = 1
 _SUBREAPER = 36
 
 
 class Server:
-    """The script's side of the socket, whose descriptor is `line`: request, begun, reply, again."""
+    """The script's side of the socket. Call `request`, `begun` and `reply` in turn.
+
+    `line` is the socket's descriptor.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        # slow to import, and a program that is run needs none of it
+        # This import is slow, and `run` does not need it.
         from multiprocessing.connection import Connection
 
-        # no child of this process's inherits it, and no stray write finds it
+        # Children do not inherit this descriptor, and stray writes do not reach it.
         self.line = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, OUT_OF_REACH)
         os.close(descriptor)
         self._connection = Connection(self.line)
 
     def request(self) -> bytes:
-        """Wait for a request; EOFError when the other side is gone."""
+        """Wait for a request and return it; raise EOFError if the other side has ended."""
         message = self._connection.recv_bytes()
         self._number = message[:ID_BYTES]
         return message[ID_BYTES:]
 
     def begun(self) -> None:
-        """Say that the request's time begins."""
+        """Report that the work begins; the time limit starts now."""
         self.reply(b"")
 
     def reply(self, message: bytes) -> None:
-        """Answer the request; an answer is not empty."""
+        """Reply to the request; the message must not be empty."""
         self._connection.send_bytes(self._number + message)
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the one that forked it ends."""
+    """Make the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt() -> None:
-    """Have what a descendant leaves behind become this process's child."""
+    """Make orphaned descendants children of this process."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1)
 
 
 def end_children() -> None:
-    """End all children, and those that are adopted then."""
-    with contextlib.suppress(ChildProcessError):  # raised when there is none any more
+    """End all children, including those that are adopted meanwhile."""
+    # ChildProcessError means that no child is left.
+    with contextlib.suppress(ChildProcessError):
         while True:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
                 for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
@@ -76,8 +83,9 @@ def end_children() -> None:
 
 
 def outlive(process: int, line: int) -> None:
-    """Wait for a fork, or the end of the socket; end what is left, and end as the fork did."""
-    os.closerange(0, 3)  # whoever reads them sees their end when the fork has ended
+    """Wait for the fork or the end of the socket; end what is left, and exit with its status."""
+    # Close the standard streams, so that their readers see the end when the fork ends.
+    os.closerange(0, 3)
     ended = os.pidfd_open(process)
     watch = select.poll()
     watch.register(ended, select.POLLIN)
@@ -87,14 +95,15 @@ def outlive(process: int, line: int) -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     end_children()
     if code < 0:
-        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+        # SIGKILL has no handler to reset.
+        with contextlib.suppress(OSError):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file as a module of its own, whatever package it is in."""
+    """Import a file as a top-level module, whatever package contains it."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -102,7 +111,7 @@ def load(path: Path) -> ModuleType:
 
 
 def main() -> None:
-    """Do what the command line says, see above."""
+    """Run the command line described in this module's docstring."""
     line = int(sys.argv[1])
     (what, *words) = sys.argv[2:]
     os.set_inheritable(line, False)

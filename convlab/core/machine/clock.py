@@ -1,7 +1,7 @@
-"""The GPU's clock while something runs: megahertz, and why the driver holds it down (NVML).
+"""Read the GPU's clock in MHz, and the reasons for which the driver throttles it, with NVML.
 
-NVML comes with the driver; its Python module is nvidia-ml-py. Where either is missing, or the
-machine does not let NVML answer, a `Clock` has no readings and says why.
+NVML comes with the driver, its Python module with nvidia-ml-py. If either is missing, or NVML
+returns an error, a `Clock` has no readings and gives the reason.
 """
 
 import contextlib
@@ -9,26 +9,26 @@ from dataclasses import dataclass
 
 import torch
 
-# NVML API reference, "NvmlClocksEventReasons": those that hold the clock below what was asked for.
+# NVML API reference, "NvmlClocksEventReasons": the ones that lower the clock.
 THROTTLES = {
     0x04: "power cap",
-    0x08: "hardware slow-down",
-    0x20: "heat, by software",
-    0x40: "heat, by hardware",
-    0x80: "power brake",
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake slowdown",
 }
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The clock of the SMs in MHz, and what held it down at that moment."""
+    """The clock of the SMs in MHz, and the throttle reasons at that moment."""
 
     mhz: int
     throttles: tuple[str, ...] = ()
 
 
 class Clock:
-    """Reads a GPU's clock; `missing` is why it cannot, or empty."""
+    """Read a GPU's clock; `missing` is the reason why that is not possible, or empty."""
 
     def __init__(self, device: torch.device) -> None:
         self.missing = "" if device.type == "cuda" else "no GPU"
@@ -36,22 +36,23 @@ class Clock:
         if self.missing:
             return
         try:
-            import pynvml  # optional: from nvidia-ml-py
+            # Optional: from nvidia-ml-py.
+            import pynvml
         except ImportError:
             self.missing = "nvidia-ml-py is not installed"
             return
         self._nvml = pynvml
         try:
             pynvml.nvmlInit()
-            # by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's
+            # Use the UUID, because CUDA_VISIBLE_DEVICES renumbers CUDA's devices but not NVML's.
             uuid = str(torch.cuda.get_device_properties(device).uuid)
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
             self._read()
         except (pynvml.NVMLError, AttributeError) as error:
-            self.missing = f"NVML does not answer: {error}"
+            self.missing = f"NVML returned an error: {error}"
 
     def note(self) -> None:
-        """Take a reading, to be called while the GPU works."""
+        """Take a reading; call this while the GPU is busy."""
         if not self.missing:
             with contextlib.suppress(self._nvml.NVMLError):
                 self._readings.append(self._read())

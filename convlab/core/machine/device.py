@@ -1,7 +1,7 @@
-"""The GPU: what it is, what its datasheet promises, what it was measured to do.
+"""Describe the GPU: its properties, its datasheet, and its measured peak performance.
 
-Nothing here touches a GPU on import. Without a GPU `describe` returns None and whatever must run
-on one raises `LaunchError`; `available_bytes` works for the CPU too.
+The import of this module uses no GPU. Without a GPU, `describe` returns None, and functions that
+need one raise `LaunchError`. `available_bytes` also works for the CPU.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from ..problem.problem import Problem
 
 @dataclass(frozen=True)
 class Datasheet:
-    """What the vendor states for a GPU: dense TFLOP/s and GB/s at boost clock."""
+    """The vendor's figures for a GPU at boost clock: TFLOP/s (without sparsity) and GB/s."""
 
     fp32_tflops: float
-    tf32_tflops: float | None  # None: no TF32 tensor cores
+    # None for a GPU without TF32 tensor cores.
+    tf32_tflops: float | None
     memory_gb_per_s: float
 
 
-# The first pattern found in the name counts; the variants of a GPU come before it. Sources are
-# NVIDIA's datasheets (T4 2019, A100 2021, L4 and H100 SXM5 2023, H200 2024) and the "Ada GPU
-# architecture whitepaper" (2022); where one quotes tensor cores with sparsity, this is half of it.
+# The first pattern that matches the name counts, so a GPU's variants come before it. The sources
+# are NVIDIA's datasheets (T4 2019, A100 2021, L4 and H100 SXM5 2023, H200 2024) and the "Ada GPU
+# architecture whitepaper" (2022). A rate that they give with sparsity is halved here.
 _DATASHEETS: tuple[tuple[str, Datasheet], ...] = (
     (r"\bT4\b", Datasheet(8.1, None, 320)),
     (r"A100-PCIE-40GB", Datasheet(19.5, 156, 1555)),
@@ -44,39 +45,47 @@ _DATASHEETS: tuple[tuple[str, Datasheet], ...] = (
     (r"\bH200(?! NVL)\b", Datasheet(67, 494.5, 4800)),
 )
 
-# What products of tiles in shared memory reach of it on an H200, where cuBLAS stays 20% below:
-# tests/instruments/ceilings.md.
+# The fraction of the datasheet's rate that a loop of matrix instructions on tiles in shared memory
+# reaches on an H200. cuBLAS reaches about 0.8. See tests/instruments/ceilings.md.
 _PRODUCTS_SHARE = 0.96
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one SM of a compute capability has, and in which units it is handed out.
+    """The resources of one SM of a compute capability, and their allocation units.
 
-    CUDA C++ Programming Guide, "Compute Capabilities", table "Technical Specifications per Compute
-    Capability".
+    The source is the CUDA C++ Programming Guide, "Compute Capabilities", table "Technical
+    Specifications per Compute Capability".
     """
 
+    # The most resident threads and blocks of an SM.
     threads: int
     blocks: int
-    shared_bytes: int  # of an SM
-    shared_optin_bytes: int  # of a block, when it opts in
-    fp32_lanes: int  # multiply-adds of an SM in a cycle
-    reserved_bytes: int = 1024  # shared memory that the system takes of each block
+    # The shared memory of an SM.
+    shared_bytes: int
+    # The most shared memory that a block can request.
+    shared_optin_bytes: int
+    # The fp32 multiply-adds of an SM in one cycle.
+    fp32_lanes: int
+    # The shared memory that the system uses in each block.
+    reserved_bytes: int = 1024
+    # The unit in which shared memory is allocated, in bytes.
     shared_unit: int = 128
     registers: int = 65536
-    register_unit: int = 256  # of a warp
+    # The unit in which a warp's registers are allocated.
+    register_unit: int = 256
     registers_per_thread: int = 255
     threads_per_block: int = 1024
 
     @property
     def warps(self) -> int:
-        """Warps of an SM."""
+        """The most resident warps of an SM."""
         return self.threads // 32
 
 
 _KIB = 1024
-LIMITS: dict[int, Limits] = {  # by compute capability: 9.0 is 90
+# By compute capability: 90 is 9.0.
+LIMITS: dict[int, Limits] = {
     75: Limits(1024, 16, 64 * _KIB, 64 * _KIB, 64, reserved_bytes=0, shared_unit=256),
     80: Limits(2048, 32, 164 * _KIB, 163 * _KIB, 64),
     86: Limits(1536, 16, 100 * _KIB, 99 * _KIB, 128),
@@ -90,30 +99,35 @@ LIMITS: dict[int, Limits] = {  # by compute capability: 9.0 is 90
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that kernels run on, or are modelled for; `str` adds the software that drives it."""
+    """A GPU that runs kernels, or for which they are modelled; `str` adds software versions."""
 
     name: str
-    driver_name: str  # from the driver; `datasheet` goes by it
-    sm: int  # compute capability: 9.0 is 90
+    # The driver's name for it, which `datasheet` looks up.
+    driver_name: str
+    # The compute capability: 90 is 9.0.
+    sm: int
+    # The number of SMs.
     sms: int
     l2_bytes: int
-    ghz: float  # boost clock
-    memory_bytes: int = 0  # 0 if it is not in this machine
+    # The boost clock.
+    ghz: float
+    # 0 for a GPU that is not in this machine.
+    memory_bytes: int = 0
 
     @property
     def limits(self) -> Limits:
-        """What its SMs have; for a capability that is not in the table, the next lower one."""
+        """The limits of its SMs; for an unknown compute capability, those of the next lower one."""
         not_above = [known for known in LIMITS if known <= self.sm]
         return LIMITS[max(not_above, default=min(LIMITS))]
 
     @property
     def arch(self) -> str:
-        """What nvcc calls it, as in sm_90a, without the prefix."""
+        """The architecture for nvcc, without the prefix "sm_": "90a"."""
         return f"{self.sm}a" if self.sm >= 90 else str(self.sm)
 
     @property
     def datasheet(self) -> Datasheet | None:
-        """What its vendor states."""
+        """The vendor's datasheet, or None if unknown."""
         return datasheet(self.driver_name)
 
     def __str__(self) -> str:
@@ -125,12 +139,12 @@ class Gpu:
 
 
 _MIB = 1 << 20
-# A copy of fewer bytes does not measure the memory.
+# A smaller copy would not measure the memory.
 _LEAST_COPY = 32 * _MIB
-# The boost clock of a GPU that is in neither table.
+# The assumed boost clock of a GPU that is in neither table, in GHz.
 _UNKNOWN_GHZ = 1.7
-# SMs, L2 and boost clocks: NVIDIA's architecture white papers (Turing, A100, Ada, H100); the clock
-# is the one at which the datasheet's fp32 rate is 2 * lanes * SMs * clock.
+# The source of SMs, L2 and boost clocks is NVIDIA's architecture white papers (Turing, A100, Ada,
+# H100). The clock satisfies: fp32 rate of the datasheet = 2 * lanes * SMs * clock.
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
@@ -146,7 +160,7 @@ GPUS: dict[str, Gpu] = {
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a GPU does at best: bytes copied (read + written) and flops a second."""
+    """The peak performance of a GPU: bytes copied (read and written) and flops per second."""
 
     copy_bytes_per_s: float
     fp32_flops: float
@@ -161,19 +175,20 @@ class Ceilings:
         return f"copy {copy} TB/s, products fp32 {fp32}, TF32 {tf32} and bf16 {bf16} TFLOP/s"
 
     def flops(self, precision: str) -> float:
-        """Return the peak of the unit that a precision class uses, in flops a second."""
+        """Return the peak of the unit that a precision class uses, in flops per second."""
         peaks = {"fp32": self.fp32_flops, "tf32": self.tf32_flops}
-        peaks |= dict.fromkeys(("bf16", "fp16"), self.bf16_flops)  # tensor cores have one rate
+        # Tensor cores have the same rate for both.
+        peaks |= dict.fromkeys(("bf16", "fp16"), self.bf16_flops)
         return peaks[choice(precision, "precision class", peaks)]
 
 
 def datasheet(name: str) -> Datasheet | None:
-    """Return the datasheet of a GPU by the name that the driver gives it, or None if unknown."""
+    """Return the datasheet for a GPU's driver name, or None if unknown."""
     return next((sheet for pattern, sheet in _DATASHEETS if re.search(pattern, name)), None)
 
 
 def describe(device: torch.device | str | int | None = None) -> Gpu | None:
-    """Return the description of a GPU, by default the current one; None if there is no such GPU."""
+    """Return a GPU's description, by default the current GPU's; None if there is no such GPU."""
     index = _cuda_index(device)
     if index is None:
         return None
@@ -197,7 +212,7 @@ def describe(device: torch.device | str | int | None = None) -> Gpu | None:
 
 
 def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
-    """Return a GPU by name; without one, the GPU that is there, else an H200."""
+    """Return a GPU by name; without a name, the current GPU, or else an H200."""
     if isinstance(wanted, Gpu):
         return wanted
     if wanted is None:
@@ -207,13 +222,13 @@ def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
 
 @functools.cache
 def driver_version() -> str | None:
-    """Return the version of the NVIDIA driver, e.g. "580.65.06", or None if nothing tells it."""
+    """Return the version of the NVIDIA driver, such as "580.65.06", or None if unknown."""
     file = Path("/proc/driver/nvidia/version")
     text = file.read_text(errors="replace") if file.exists() else ""
     if version := re.search(r"\b(\d{3,}\.\d+(?:\.\d+)*)\b", text):
         return version[1]
     try:
-        # It is optional: from nvidia-ml-py.
+        # Optional: from nvidia-ml-py.
         import pynvml
     except ImportError:
         return None
@@ -225,11 +240,11 @@ def driver_version() -> str | None:
 
 
 def available_bytes(device: torch.device | str | None = None) -> int:
-    """Return the memory that is still available on a device, in bytes."""
+    """Return the available memory of a device, in bytes."""
     index = _cuda_index(device)
     if index is not None:
         free, _ = torch.cuda.mem_get_info(index)
-        # torch's allocator holds memory that it does not use.
+        # torch's allocator keeps memory that no tensor uses.
         unused = torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
         return free + unused
     available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
@@ -237,18 +252,19 @@ def available_bytes(device: torch.device | str | None = None) -> int:
 
 
 def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
-    """Measure what a GPU does at best, once in a process (about half a second on a large one).
+    """Measure the peak performance of a GPU, once in a process (about 0.5 s on a large GPU).
 
-    The bandwidth is that of a copy far larger than the L2, bytes read and written. The peaks are
-    those of cuBLAS's GEMM with 8192 on each side (fewer if memory is short), with TF32 off and on,
-    and in bf16: the best of several. Tensor cores count as at least 96% of the datasheet's rate,
-    which products alone reach. Raises LaunchError without a GPU.
+    The bandwidth counts the bytes read and written by a copy that is far larger than the L2. The
+    peaks are those of cuBLAS's GEMM with matrices of 8192 x 8192 (smaller if memory is short), with
+    TF32 off and on, and in bf16; each is the best of several runs. The peak of tensor cores is at
+    least 96% of the datasheet's rate, because a loop of matrix instructions alone reaches that.
+    Raises LaunchError without a GPU.
     """
     index = _cuda_index(device)
     if index is None:
         raise LaunchError(
-            "ceilings are measured on an NVIDIA GPU, and torch sees none here; "
-            "`python -m convlab doctor` says what is missing"
+            "peak performance is measured on an NVIDIA GPU, but torch finds none; "
+            "`python -m convlab doctor` shows what is missing"
         )
     return _measured_ceilings(index)
 
@@ -256,18 +272,19 @@ def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
 def floor_seconds(
     problem: Problem, precision: str, ceilings: Ceilings, format: Format = FLOAT32
 ) -> float:
-    """Return the least time that a problem can take on a GPU, in seconds.
+    """Return the theoretical minimum time (the floor) of a problem on a GPU, in seconds.
 
-    This is its roofline (Williams, Waterman, Patterson, CACM 2009): the larger of least bytes over
-    copy bandwidth, and flops over the peak of the class's unit. Algorithms that need fewer
-    multiplications, such as Winograd's, can take less than the second.
+    This is the roofline (Williams, Waterman, Patterson, CACM 2009): the larger of two times. One is
+    the minimal traffic over the copy bandwidth. The other is the flops over the peak of the
+    precision class. An algorithm with fewer multiplications, such as Winograd's, can be faster than
+    the second one.
     """
     memory = format.min_bytes(problem) / ceilings.copy_bytes_per_s
     return max(memory, problem.flops / ceilings.flops(precision))
 
 
 def _cuda_index(device: torch.device | str | int | None) -> int | None:
-    """Return the index of a CUDA device, by default the current one; None if it is no such GPU."""
+    """Return the index of a CUDA device, by default the current one; None if there is none."""
     if not torch.cuda.is_available():
         return None
     where = torch.device("cuda" if device is None else device)
@@ -283,8 +300,8 @@ def _measured_ceilings(index: int) -> Ceilings:
         free = available_bytes(f"cuda:{index}")
         if free // 4 < _LEAST_COPY:
             raise LaunchError(
-                f"no room to measure ceilings: {free / 2**20:.0f} MiB free on cuda:{index}, "
-                "256 MiB needed; end other programs that use this GPU"
+                f"too little GPU memory to measure peak performance: {free / 2**20:.0f} MiB are "
+                f"free on cuda:{index}, 256 MiB are needed; end other programs that use this GPU"
             )
         copy = _copy_bytes_per_s(free)
         ieee, tf32, bf16 = _products_flops(free)
@@ -296,14 +313,14 @@ def _measured_ceilings(index: int) -> Ceilings:
 
 
 def _copy_bytes_per_s(free: int) -> float:
-    """Measure a large copy on the current GPU: bytes read and written in a second."""
+    """Measure a large copy on the current GPU; return bytes read and written per second."""
     size = min(2 << 30, free // 4) & ~0xFF
     source, target = torch.empty(2, size, dtype=torch.uint8, device="cuda").random_()
     return 2 * size / _least_seconds(lambda: target.copy_(source), samples=25)
 
 
 def _products_flops(free: int) -> tuple[float, float, float]:
-    """Measure GEMMs on the current GPU in fp32, TF32 and bf16, in flops a second."""
+    """Measure GEMMs on the current GPU in fp32, TF32 and bf16; return flops per second."""
     size = next((n for n in (8192, 4096, 2048) if 12 * n * n < free // 2), 1024)
     flops = 2 * size**3
     a, b, c = torch.randn(3, size, size, device="cuda")
@@ -322,9 +339,9 @@ def _products_flops(free: int) -> tuple[float, float, float]:
 
 
 def _least_seconds(run: Callable[[], object], samples: int = 7) -> float:
-    """Time a call after two calls of warm-up, on the current stream; return the least, in seconds.
+    """Return the shortest time of a call on the current stream in seconds, after two warm-ups.
 
-    The median moves with what else the GPU does, and each floor would move with it.
+    The median would depend on the GPU's other work, and so would each theoretical minimum.
     """
     for _ in range(2):
         run()

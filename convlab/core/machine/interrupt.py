@@ -1,23 +1,24 @@
-"""Ctrl-C in a process that lives on, such as a notebook's: nothing is left half done.
+"""Handle Ctrl-C in a process that continues, such as a notebook's, without half-finished work.
 
-Python raises KeyboardInterrupt in the main thread between any two instructions. If that is while a
-process is started, a lock is taken or a build is put into the cache, the rest is never done. So
-whatever starts work does so inside `held`, and whoever waits for a process does so inside `at_work`:
+Python raises KeyboardInterrupt in the main thread between any two instructions. If that happens
+while a process starts, a lock is taken or a build enters the cache, the rest of the step is lost.
+So code that starts work does this inside `held`, and code that waits for a process does so inside
+`at_work`:
 
-    with interrupt.held():                         # the main thread: nothing is raised in here
+    with interrupt.held():                         # main thread: no KeyboardInterrupt in here
         host = free.get()
         try:
-            with interrupt.at_work(host.hang_up):  # any thread: how to end what it waits for
+            with interrupt.at_work(host.hang_up):  # any thread: how to end the process
                 reply = host.ask()
         finally:
             free.put(host)
 
-Ctrl-C inside `held` ends all that is at work, in every thread. Each wait returns then, `at_work`
-raises KeyboardInterrupt in its thread, and the code around it tidies up as after any other error.
-Leaving `held`, the main thread raises KeyboardInterrupt. A second Ctrl-C that comes over a second
-after the first is raised at once.
+Ctrl-C inside `held` ends all `at_work` blocks, in every thread. Each wait returns, `at_work` raises
+KeyboardInterrupt in its thread, and the code around it cleans up as after any other error. When the
+main thread leaves `held`, it raises KeyboardInterrupt. A second Ctrl-C, over a second after the
+first one, raises KeyboardInterrupt at once.
 
-A command needs none of this: ``commands/supervise.py`` ends its whole process.
+Commands do not need this module: ``commands/supervise.py`` ends the whole process of a command.
 """
 
 import contextlib
@@ -28,62 +29,67 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# In the names of temporary folders: those of this process and of its forks.
+# Part of the names of temporary folders of this process and its forks.
 MARK = os.urandom(4).hex()
-_PATIENCE = 1.0  # seconds after which a second Ctrl-C is raised at once
+# After this time a second Ctrl-C raises KeyboardInterrupt at once, in seconds.
+_PATIENCE = 1.0
 
-_works: list["at_work"] = []  # what runs now, in all threads
-_asked = 0.0  # when Ctrl-C came inside `held`; 0.0: it did not
-_depth = 0  # how many `held` the main thread is in
-_usual: Any = None  # the handler that was there before
+# The active `at_work` blocks of all threads.
+_works: list["at_work"] = []
+# The time of Ctrl-C inside `held`; 0.0 if there was none.
+_pressed = 0.0
+# The number of nested `held` blocks in the main thread.
+_depth = 0
+# The previous handler of SIGINT.
+_previous: Any = None
 
 
 class held:
-    """Let Ctrl-C end what is at work, and raise KeyboardInterrupt only when the block is left.
+    """Delay KeyboardInterrupt to the end of the block; Ctrl-C ends the `at_work` blocks.
 
-    In other threads than the main one, which KeyboardInterrupt never reaches, this does nothing;
-    nor does it where SIGINT is ignored.
+    This has no effect in other threads than the main one, where Python never raises
+    KeyboardInterrupt, and no effect if SIGINT is ignored.
     """
 
     _counts = False
 
     def __enter__(self) -> None:
-        """Take over SIGINT, unless an outer block has."""
-        global _asked, _depth, _usual
+        """Replace the handler of SIGINT, unless an outer block has done so."""
+        global _pressed, _depth, _previous
         if threading.get_ident() != threading.main_thread().ident:
             return
         if _depth == 0:
-            usual = signal.getsignal(signal.SIGINT)
-            if not callable(usual):
+            handler = signal.getsignal(signal.SIGINT)
+            if not callable(handler):
                 return
-            _asked = 0.0
-            _usual = usual
-            # KeyboardInterrupt may be raised up to here, where nothing has begun
+            _pressed = 0.0
+            _previous = handler
+            # Up to here KeyboardInterrupt may be raised, but no work has begun.
             signal.signal(signal.SIGINT, _on_ctrl_c)
         self._counts = True
         _depth += 1
 
     def __exit__(self, *_: object) -> None:
-        """Give SIGINT back; raise KeyboardInterrupt if it came."""
-        global _asked, _depth
+        """Restore the handler of SIGINT; raise KeyboardInterrupt after a Ctrl-C."""
+        global _pressed, _depth
         if not self._counts:
             return
         _depth -= 1
         if _depth:
             return
         try:
-            signal.signal(signal.SIGINT, _usual)
+            signal.signal(signal.SIGINT, _previous)
         finally:
-            came = _asked
-            _asked = 0.0
-        if came:
+            pressed = _pressed
+            _pressed = 0.0
+        if pressed:
             raise KeyboardInterrupt from None
 
 
 class at_work:
-    """While the block waits for a process, let Ctrl-C end that by calling `end`.
+    """Call `end` at Ctrl-C, to end the process for which the block waits.
 
-    The block then raises KeyboardInterrupt, whatever else it would have raised.
+    The block then raises KeyboardInterrupt, whatever other error it would have raised.
     """
 
     def __init__(self, end: Callable[[], object]) -> None:
@@ -91,37 +97,38 @@ class at_work:
         self._ended = False
 
     def __enter__(self) -> None:
-        """Begin, unless Ctrl-C came before."""
+        """Begin; raise KeyboardInterrupt if Ctrl-C came before."""
         _works.append(self)
-        if _asked:
+        if _pressed:
             _works.remove(self)
             self.end()
             raise KeyboardInterrupt
 
     def __exit__(self, *_: object) -> None:
-        """Be done; raise KeyboardInterrupt if it was ended."""
+        """Finish; raise KeyboardInterrupt if Ctrl-C ended the process."""
         _works.remove(self)
         if self._ended:
             raise KeyboardInterrupt from None
 
     def end(self) -> None:
-        """End what the block waits for."""
+        """End the process for which the block waits."""
         self._ended = True
-        with contextlib.suppress(OSError):  # it may be ending by itself
+        # The process may be ending by itself.
+        with contextlib.suppress(OSError):
             self._end()
 
 
 def end_all() -> None:
-    """End all that is at work, in every thread."""
+    """End the processes of all `at_work` blocks, in every thread."""
     for work in _works.copy():
         work.end()
 
 
 def _on_ctrl_c(number: int, frame: object) -> None:
-    """Note it, and end what is at work: each wait for it then returns."""
-    global _asked
+    """Record the time of Ctrl-C, and end the processes: each wait then returns."""
+    global _pressed
     now = time.monotonic()
-    if _asked and now - _asked > _PATIENCE:
+    if _pressed and now - _pressed > _PATIENCE:
         raise KeyboardInterrupt
-    _asked = _asked or now
+    _pressed = _pressed or now
     end_all()

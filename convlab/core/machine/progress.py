@@ -1,7 +1,7 @@
-"""Progress bars: tqdm's in a terminal, text under a notebook's cell, a line now and then in a log.
+"""Show progress: tqdm's bar in a terminal, text under a notebook cell, lines in a log.
 
-``tqdm.auto`` would do for a terminal only. Of a bar that is done it leaves "0%|" and a widget that
-no longer exists in the saved notebook, and for logs it has nothing.
+``tqdm.auto`` suits only a terminal. In a saved notebook it leaves "0%|" and a missing widget for
+each finished bar, and it has no form for logs.
 """
 
 import sys
@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 __all__ = ["Lines", "bar", "tqdm"]
-# Seconds between two lines in a log.
+# The time between two lines in a log, in seconds.
 _SECONDS = 10.0
 
 
@@ -24,7 +24,7 @@ def bar(
     disable: bool = False,
     **options: Any,
 ) -> tqdm:
-    """Return a progress bar that suits where it is seen; the arguments are those of `tqdm.tqdm`."""
+    """Return a progress bar for a terminal, a notebook or a log, with `tqdm.tqdm`'s arguments."""
     if _in_notebook():
         kind: type[tqdm] = _CellBar
     elif sys.stderr is not None and sys.stderr.isatty():
@@ -41,7 +41,7 @@ def _in_notebook() -> bool:
 
 
 class _Silent(tqdm):
-    """A bar that counts, and writes nothing itself."""
+    """A bar that counts but writes nothing."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         # `gui` keeps tqdm from writing.
@@ -52,7 +52,7 @@ class _Silent(tqdm):
 
 
 class Lines(_Silent):
-    """A bar as plain lines on stderr: one every ten seconds, unless a bar inside it tells more."""
+    """A bar as plain lines on stderr, one every 10 seconds; an inner bar replaces the outer one."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -71,13 +71,13 @@ class Lines(_Silent):
                 print(f"{what}: {done}{seconds:.0f} s{postfix}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """End the lines."""
+        """Stop the lines."""
         self._ended.set()
         super().close()
 
 
 class _CellBar(_Silent):
-    """A bar in an output of its own under a cell; the output is empty once the bar is closed."""
+    """A bar in its own output under a cell; the output is empty after the bar is closed."""
 
     _output: Any = None
 
@@ -87,8 +87,8 @@ class _CellBar(_Silent):
             self.display()
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Show the bar as it is now, or the text given."""
-        # A notebook runs, so IPython is installed.
+        """Show the bar, or a text."""
+        # This runs in a notebook, so IPython is installed.
         from IPython.display import display
 
         data = {"text/plain": str(self) if msg is None else msg}
@@ -98,7 +98,7 @@ class _CellBar(_Silent):
             self._output.update(data, raw=True)
 
     def close(self) -> None:
-        """Empty the output."""
+        """Clear the output."""
         if not self.disable and self._output is not None:
             self.display("")
         super().close()

@@ -1,6 +1,6 @@
-"""Find the tools that convlab uses, tell their versions, and say where builds are kept.
+"""Find the tools that convlab uses, and their versions; choose the folder of the build cache.
 
-A toolkit is looked for once in a process.
+Each process searches for a toolkit only once.
 """
 
 import atexit
@@ -24,14 +24,14 @@ from . import interrupt
 
 INSTALL = "pip install -r requirements.txt"
 CACHE = "CONVLAB_CACHE"
-# The name of a build's folder begins so until the build is complete.
+# The prefix of a build's folder until the build is complete.
 UNFINISHED = "unfinished-"
-MOVE = f"name a file (--save FILE.json, result.save(path)), or a folder of your own as {CACHE}"
-# Private folders used in place of `cache_dir`, which end with this process.
-_passing: set[Path] = set()
+MOVE = f"give a file (--save FILE.json, result.save(path)), or set {CACHE} to a folder of your own"
+# Private cache folders that are removed at the end of this process.
+_temporary_caches: set[Path] = set()
 OLDEST_GCC = 11
 _CUDA_TOOLS = ("nvcc", "nvdisasm", "cuobjdump", "cu++filt", "ncu", "compute-sanitizer")
-# Where NVIDIA's own installers put ncu, apart from the toolkit; the newest goes first.
+# Where NVIDIA's installers put ncu, outside of the toolkit; the newest version comes first.
 _NCU = (
     "usr/local/cuda*/bin",
     "usr/local/cuda*/nsight-compute-*",
@@ -40,14 +40,14 @@ _NCU = (
 )
 
 
-# ---- one finder of tools ----------------------------------------------------------------------
+# ---- finding a tool ---------------------------------------------------------------------------
 
 
 def find(name: str) -> Path | None:
-    """Return a tool by the name of its executable, or None if it is not installed.
+    """Return the path of a tool by the name of its executable, or None if it is not installed.
 
-    The compiler "c++" is $CXX if that is set. CUDA's tools are looked for in the toolkit first, then
-    on PATH. The wheels of the running environment come last; it need not be activated.
+    "c++" is $CXX if that is set. CUDA's tools are searched in the toolkit first, then on PATH. The
+    wheels of the running environment come last; the environment need not be activated.
     """
     toolkit = cuda() if name in _CUDA_TOOLS else None
     if name == "nvcc":
@@ -65,33 +65,33 @@ def find(name: str) -> Path | None:
     else:
         places.append(sysconfig.get_path("scripts") or "")
     wanted = os.environ.get("CXX", name) if name == "c++" else name
-    found = shutil.which(wanted, path=os.pathsep.join(filter(None, places)))
-    return Path(found) if found else None
+    tool = shutil.which(wanted, path=os.pathsep.join(filter(None, places)))
+    return Path(tool) if tool else None
 
 
 def require_host_compiler() -> Path:
-    """Return the host's C++ compiler, $CXX or c++; raise BuildError, with how to get one."""
-    found = find("c++")
-    if found is None:
+    """Return the host's C++ compiler, $CXX or c++. Raise BuildError if there is none."""
+    compiler = find("c++")
+    if compiler is None:
         raise BuildError(
             f"no C++ compiler: {os.environ.get('CXX', 'c++')} is not on PATH; install g++ "
             f"{OLDEST_GCC} or later (Debian, Ubuntu: apt-get install g++) or set CXX"
         )
-    return found
+    return compiler
 
 
 def identity(tool: Path) -> str:
-    """Return what tells one compiler from the next without running it: path, size, time of change."""
+    """Return a text that identifies a compiler without running it: path, size, time of change."""
     real = tool.resolve()
     status = real.stat()
     return f"{real}:{status.st_size}:{status.st_mtime_ns}"
 
 
 def asked(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a tool that answers at once; a terminal's Ctrl-C, which Jupyter sends too, misses it.
+    """Run a tool that finishes quickly, protected from Ctrl-C in a terminal or in Jupyter.
 
-    Else its answer could be cut short, and taken for a whole one. What takes long is for
-    `child.run`, which Ctrl-C ends.
+    Without this protection, Ctrl-C could truncate the output without an error. Use `child.run`,
+    which Ctrl-C ends, for tools that take long.
     """
     return subprocess.run(
         [*map(str, command)],
@@ -106,7 +106,7 @@ def asked(command: Sequence[str | Path], **options: Any) -> subprocess.Completed
 
 @functools.cache
 def version(tool: Path) -> str:
-    """Return the version that a tool prints, in one line."""
+    """Return the version that a tool prints, as one line."""
     try:
         done = asked([tool, "--version"], timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -116,10 +116,10 @@ def version(tool: Path) -> str:
 
 
 def gcc_release(compiler: Path) -> int | None:
-    """Return the major release of a GCC, 12 for g++ 12.2; None for another compiler such as clang."""
+    """Return the major release of a GCC, 12 for g++ 12.2; None for another compiler."""
     text = version(compiler)
-    found = re.search(r"\) (\d+)\.\d+", text)
-    return int(found[1]) if found and "clang" not in text.lower() else None
+    number = re.search(r"\) (\d+)\.\d+", text)
+    return int(number[1]) if number and "clang" not in text.lower() else None
 
 
 # ---- the CUDA toolkit -------------------------------------------------------------------------
@@ -138,11 +138,11 @@ class Cuda:
 
     @property
     def release(self) -> tuple[int, int] | None:
-        """Its release, (13, 0), as its headers state it; None where they do not."""
+        """The release in its headers, such as (13, 0); None if they do not contain it."""
         header = self.home / "include" / "cuda_runtime_api.h"
         text = header.read_text("utf-8", "replace") if header.exists() else ""
-        found = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
-        return (int(found[1]) // 1000, int(found[1]) % 1000 // 10) if found else None
+        number = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", text)
+        return (int(number[1]) // 1000, int(number[1]) % 1000 // 10) if number else None
 
     def __str__(self) -> str:
         return f"{_dotted(self.release or ('?',))} ({self.nvcc})"
@@ -154,10 +154,10 @@ def _dotted(release: tuple[object, ...]) -> str:
 
 @functools.cache
 def cuda() -> Cuda | None:
-    """Return the CUDA toolkit to build with: the first that fits torch's CUDA; None without one.
+    """Return the CUDA toolkit to build with, or None: the first one that matches torch's CUDA.
 
-    A kernel and torch share one CUDA runtime, so the major releases must be the same. A torch
-    without CUDA takes any.
+    A kernel and torch share one CUDA runtime, so the major releases must be equal. A torch without
+    CUDA works with any toolkit.
     """
     wanted = torch_cuda()
     for toolkit in toolkits():
@@ -168,32 +168,32 @@ def cuda() -> Cuda | None:
 
 
 def require_cuda() -> Cuda:
-    """Return the CUDA toolkit; raise BuildError, with how to get one."""
-    found = cuda()
-    if found is None:
+    """Return the CUDA toolkit. Raise BuildError if there is none."""
+    toolkit = cuda()
+    if toolkit is None:
         raise BuildError(f'{without_cuda()}; engine="sim" needs none')
-    return found
+    return toolkit
 
 
 def without_cuda() -> str:
-    """Return why there is no nvcc to build with, and which to install."""
+    """Return a text that says why there is no suitable nvcc, and which one to install."""
     wanted = torch_cuda() or (13, 0)
     other = next(toolkits(), None)
     release = _dotted(wanted)
-    but = f" that fits torch's CUDA {release}, only {other}" if other else ""
-    brought = f"`{INSTALL}` brings one, or " if wanted[0] == 13 else ""
+    mismatch = f" that fits torch's CUDA {release}, only {other}" if other else ""
+    wheel = f"`{INSTALL}` installs one, or " if wanted[0] == 13 else ""
     return (
-        f"no nvcc{but}: {brought}install CUDA toolkit {release} (NVIDIA's package cuda-toolkit-"
+        f"no nvcc{mismatch}: {wheel}install CUDA toolkit {release} (NVIDIA's package cuda-toolkit-"
         f"{release.replace('.', '-')}, or another {wanted[0]}.x) and set CUDA_HOME to it"
     )
 
 
 def toolkits() -> Iterator[Cuda]:
-    """Yield all CUDA toolkits that are installed, the preferred one first."""
+    """Yield the installed CUDA toolkits, the preferred one first."""
     homes = [Path(os.environ[key]) for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
     if nvcc := shutil.which("nvcc"):
         home = Path(nvcc).resolve().parent.parent
-        # Without headers it is a script that calls the real nvcc.
+        # Without headers, this nvcc is a script that calls the real one elsewhere.
         if (home / "include" / "cuda_runtime.h").exists():
             homes.append(home)
     homes += sorted(Path("/usr/local").glob("cuda*"), key=lambda p: (p.name != "cuda", p))
@@ -202,8 +202,8 @@ def toolkits() -> Iterator[Cuda]:
 
 
 def torch_cuda() -> tuple[int, int] | None:
-    """Return the CUDA release that torch was built for, (13, 0), or None."""
-    # torch is slow to import, and a command line's arguments are read without it.
+    """Return the CUDA release for which torch was built, such as (13, 0), or None."""
+    # torch is slow to import, and parsing a command line does not need it.
     import torch
 
     major, minor = (torch.version.cuda or "0.0").split(".")[:2]
@@ -219,7 +219,7 @@ def _wheels() -> list[Path]:
 
 
 def _library_homes() -> list[Path]:
-    """Return where CUDA's libraries and headers may be: torch's wheels go before the toolkit."""
+    """Return the folders that may have CUDA's libraries and headers, torch's wheels first."""
     parts = ["cu13"] if _torch_major() >= 13 else ["cuda_runtime", "cublas"]
     homes = [root / part for root in _wheels() for part in parts]
     toolkit = cuda()
@@ -229,20 +229,20 @@ def _library_homes() -> list[Path]:
 
 
 def _torch_major() -> int:
-    """Return the major release of torch's CUDA; 13 for a torch without."""
+    """Return the major release of torch's CUDA; 13 for a torch without CUDA."""
     release = torch_cuda()
     return 13 if release is None else release[0]
 
 
 def cublas_include() -> Path | None:
-    """Return the folder of cublas_v2.h: the toolkit's, else that of torch's wheel; or None."""
+    """Return the folder of cublas_v2.h, in the toolkit or in a wheel, or None."""
     folders = [home / "include" for home in reversed(_library_homes())]
     return next((folder for folder in folders if (folder / "cublas_v2.h").exists()), None)
 
 
 @functools.cache
 def link_dir() -> Path:
-    """Return a folder of `libX.so` names for the linker: the wheels have only `libX.so.13`."""
+    """Return a folder with links `libX.so` for the linker; the wheels have only `libX.so.13`."""
     folder = temporary()
     for name in ("cudart", "cublas"):
         pattern = f"lib*/lib{name}.so.{_torch_major()}*"
@@ -252,14 +252,15 @@ def link_dir() -> Path:
     return folder
 
 
-# ---- where builds are kept --------------------------------------------------------------------
+# ---- the folder of the build cache ------------------------------------------------------------
 
 
 def cache_dir() -> Path:
-    """Return where builds are kept: $CONVLAB_CACHE, else convlab in the user's cache directory.
+    """Return the folder of the build cache: $CONVLAB_CACHE, else ~/.cache/convlab.
 
-    Its libraries are loaded and run, so the folder must be the user's own. If it is not, or cannot
-    be written, a private temporary folder is used instead, with a warning.
+    $XDG_CACHE_HOME replaces ~/.cache. convlab runs the libraries in this folder, so only you may
+    have write access. If others have it too, or the folder is not writable, convlab warns and uses
+    a private temporary folder instead.
     """
     folder = _wanted()
     if folder is None:
@@ -269,7 +270,7 @@ def cache_dir() -> Path:
 
 
 def _wanted() -> Path | None:
-    """Return where the user wants builds to be kept; None without a home directory."""
+    """Return the chosen or the default cache folder; None without a home directory."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
         return Path(os.environ.get(CACHE) or f"{caches}/convlab").expanduser().absolute()
@@ -279,48 +280,48 @@ def _wanted() -> Path | None:
 
 def lasting() -> bool:
     """Return whether the files in `cache_dir` outlive this process."""
-    return cache_dir() not in _passing
+    return cache_dir() not in _temporary_caches
 
 
 def _unusable(folder: Path) -> str | None:
-    """Return why builds cannot be kept in a folder, or None; make the folder if it is missing."""
+    """Return why a folder cannot hold the cache, or None; create the folder if necessary."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        return "is a file, or lies below one"
+        return "is a file, or is inside a file"
     except OSError as error:
-        return f"cannot be made ({error.strerror})"
+        return f"cannot be created ({error.strerror})"
     status = folder.stat()
     if status.st_uid != os.geteuid():
         return "belongs to another user"
     others = stat.S_IWOTH
-    # The user's own group may write: that is the default of distributions.
+    # Write access for the user's own group is the default of Linux distributions.
     if status.st_gid != os.getegid():
         others |= stat.S_IWGRP
     if status.st_mode & others:
-        return "can be written by others"
+        return "is writable by other users"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return "cannot be written"
+        return "is not writable"
     return None
 
 
 @functools.cache
 def _private(reason: str) -> Path:
-    """Make a temporary folder the cache of this process, with a warning that gives the reason."""
+    """Use a temporary folder as the cache of this process, and warn with the reason."""
     folder = temporary()
-    _passing.add(folder)
-    # The processes that this one starts use it too.
+    _temporary_caches.add(folder)
+    # Processes that this one starts use it too.
     os.environ[CACHE] = str(folder)
     warnings.warn(
-        f"{reason}: builds and receipts are in {folder} until Python ends; set {CACHE} to a folder "
-        "of your own that can be written",
+        f"{reason}: builds and receipts are in {folder} until Python ends; set {CACHE} to a "
+        "writable folder of your own",
         stacklevel=2,
     )
     return folder
 
 
 def temporary(parent: str | None = None) -> Path:
-    """Make a private folder that is removed when this process ends, but not a fork of it."""
+    """Create a private folder; it is removed when this process ends, but not when a fork ends."""
     folder = Path(tempfile.mkdtemp(prefix=f"convlab-{interrupt.MARK}-", dir=parent))
     owner = os.getpid()
 
@@ -333,12 +334,12 @@ def temporary(parent: str | None = None) -> Path:
 
 
 def unfinished(cache: Path) -> Path:
-    """Make a folder in the cache for a build that is not complete yet."""
+    """Create a folder in the cache for a build that is not complete yet."""
     return Path(tempfile.mkdtemp(prefix=f"{UNFINISHED}{interrupt.MARK}-", dir=cache))
 
 
 def temporaries() -> Iterator[Path]:
-    """Yield the folders of `temporary` and `unfinished` that this process, or a fork, has left."""
+    """Yield the folders of `temporary` and `unfinished` that this process or its forks left."""
     for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
         yield from parent.glob(f"convlab-{interrupt.MARK}-*")
     if cache := _wanted():

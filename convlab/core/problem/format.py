@@ -1,8 +1,8 @@
-"""How each tensor of a problem is stored: its dtype and its order of dimensions in memory.
+"""The storage of a problem's tensors: their dtypes, and the memory order of their dimensions.
 
-A tensor's shape is torch's, (N, C, H, W), whatever its format; the format says which dimension
-runs slowest in memory, as ``memory_format=torch.channels_last`` does. So NHWC is one more layout,
-and nothing else changes for whoever reads y[n, k, p, q].
+In every format a tensor has torch's shape, (N, C, H, W). The format gives the order of the
+dimensions in memory, as ``memory_format=torch.channels_last`` does. So NHWC is only another layout:
+code that reads y[n, k, p, q] does not change.
 """
 
 from __future__ import annotations
@@ -12,45 +12,49 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..arguments import shown
 from ..errors import ProblemError
 from .problem import Problem
 
 if TYPE_CHECKING:
     import torch
 
-# Each dtype's name in torch, and the bytes of an element.
+# The name of each dtype in torch, and the size of an element in bytes.
 _DTYPES = {"f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2)}
-# The layouts of each tensor: the names of its dimensions, slowest first. The first is torch's own.
+# The layouts of each tensor: its dimensions, slowest first. The first layout is torch's default.
 LAYOUTS = {"x": ("NCHW", "NHWC"), "w": ("KCRS", "KRSC"), "y": ("NCHW", "NHWC"), "bias": ("K",)}
 
 
 @dataclass(frozen=True)
 class Storage:
-    """One tensor in memory: its dtype, and its dimensions from the slowest to the fastest."""
+    """The storage of one tensor: its dtype, and its dimensions from the slowest to the fastest."""
 
-    dtype: str  # "f32", "f16" or "bf16"
-    layout: str  # one of its `LAYOUTS`
-    order: tuple[int, ...]  # the same as positions in torch's shape: NHWC is (0, 2, 3, 1)
+    # "f32", "f16" or "bf16".
+    dtype: str
+    # One of the tensor's `LAYOUTS`.
+    layout: str
+    # The layout as positions in torch's shape: NHWC is (0, 2, 3, 1).
+    order: tuple[int, ...]
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Size of an element in bytes."""
         return _DTYPES[self.dtype][1]
 
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype in torch."""
-        # torch is slow to import, and problems are read without it
+        # torch is slow to import, and problems do not need it.
         import torch
 
         return getattr(torch, _DTYPES[self.dtype][0])
 
     def in_memory(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a shape with its dimensions in the order of memory: (N, H, W, C) for NHWC."""
+        """Return a shape with its dimensions in memory order: (N, H, W, C) for NHWC."""
         return tuple(shape[i] for i in self.order)
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor, or a copy of it, stored in this order without gaps."""
+        """Return the tensor in this memory order without gaps; copy it only if necessary."""
         if self.order == tuple(range(len(self.order))):
             return tensor.contiguous()
         if tensor.permute(self.order).is_contiguous():
@@ -58,14 +62,14 @@ class Storage:
         return self.logical(tensor.permute(self.order).contiguous())
 
     def logical(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the view in torch's order of a tensor whose shape is in the order of memory."""
+        """Return a view with torch's shape of a tensor whose shape is in memory order."""
         inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
         return tensor.permute(inverse)
 
 
 @dataclass(frozen=True)
 class Format:
-    """The storage of all tensors of a problem, by default `FLOAT32`; `parse_format` reads its text."""
+    """The storage of all tensors of a problem. `FLOAT32` is the default."""
 
     x: Storage
     w: Storage
@@ -73,11 +77,11 @@ class Format:
     bias: Storage
 
     def __iter__(self) -> Iterator[tuple[str, Storage]]:
-        """Yield (name, storage) of x, w, y and bias."""
+        """Yield (name, storage) for x, w, y and bias."""
         return iter((name, getattr(self, name)) for name in LAYOUTS)
 
     def in_memory(self, problem: Problem) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each of a problem's tensors in the order of memory."""
+        """Return the shape of each tensor of a problem, in memory order."""
         shapes: dict[str, tuple[int, ...]] = {
             "x": problem.x_shape,
             "w": problem.w_shape,
@@ -87,12 +91,12 @@ class Format:
         return {name: storage.in_memory(shapes[name]) for name, storage in self}
 
     def bytes(self, problem: Problem) -> dict[str, int]:
-        """Return the bytes of each of a problem's tensors; a bias that it lacks has 0."""
+        """Return the size of each tensor of a problem in bytes; a missing bias has 0."""
         shapes = self.in_memory(problem)
         return {name: math.prod(shapes[name]) * storage.itemsize for name, storage in self}
 
     def min_bytes(self, problem: Problem) -> int:
-        """Return the bytes that must move at least: x, w, bias and y once each."""
+        """Return the theoretical minimum of traffic in bytes: x, w, bias and y once each."""
         return sum(self.bytes(problem).values())
 
     def __str__(self) -> str:
@@ -100,7 +104,7 @@ class Format:
 
 
 def _storage(name: str, dtype: str, layout: str) -> Storage:
-    """Return the storage of the tensor of that name."""
+    """Return the storage of the tensor called `name`."""
     torch_layout = LAYOUTS[name][0]
     return Storage(dtype, layout, tuple(torch_layout.index(dimension) for dimension in layout))
 
@@ -109,10 +113,9 @@ FLOAT32 = Format(*(_storage(name, "f32", layouts[0]) for name, layouts in LAYOUT
 
 
 def parse_format(text: str) -> Format:
-    """Return the format that a line such as "x f16 NHWC, w f16 KRSC, y f16 NHWC" spells.
+    """Return the format of a line such as "x f16 NHWC, w f16 KRSC, y f16 NHWC".
 
-    A tensor or a layout that is left out is as in `FLOAT32`. Raises ProblemError for a text that
-    cannot be read.
+    A missing tensor or layout is the one of `FLOAT32`. Raises ProblemError for an invalid line.
     """
     storages: dict[str, Storage] = {}
     for part in text.split(","):
@@ -126,7 +129,7 @@ def parse_format(text: str) -> Format:
         if name in storages or dtype not in _DTYPES or layout not in allowed:
             layouts = "; ".join(f"{key} {' or '.join(names)}" for key, names in LAYOUTS.items())
             raise ProblemError(
-                f"cannot read {part!r}; write each tensor once, with a dtype "
+                f"cannot read {shown(part)}; write each tensor once, with a dtype "
                 f"({', '.join(_DTYPES)}) and a layout ({layouts}), as in "
                 "'x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32'"
             )

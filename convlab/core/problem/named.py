@@ -1,4 +1,4 @@
-"""Problems by name: the sets of ``problems.txt``, and the text that spells a problem out."""
+"""Problems by name: the sets in ``problems.txt``, and the specification of a problem as text."""
 
 from __future__ import annotations
 
@@ -17,20 +17,32 @@ _SPEC_KEYS = {"s": "stride", "p": "padding", "d": "dilation", "g": "groups"}
 
 
 def problem(name_or_spec: str | Problem) -> Problem:
-    """Return a named problem, or the one that a specification spells out.
+    """Return the problem with a name, or with a specification as text.
 
     Parameters
     ----------
-    name_or_spec
-        A name out of the sets ("square", "resnet50.layer2.0.conv2"; "wide bias relu" adds both),
-        or dimensions as in
-        "N=1,C=3,H=32,W=32,K=8,R=3,S=3,stride=2,padding=1x2,bias=1,relu=1"; the form that
-        `str(problem)` prints, "N1 C3 H32 ... s2 p1x2 d1 g1 bias relu", is read too.
+    name_or_spec : str or Problem
+        One of three forms; a Problem is returned as it is.
+
+        - A name: "square", "resnet50.layer2.0.conv2". "wide bias relu" adds a bias and a ReLU.
+        - The dimensions: "N=1,C=3,H=32,W=32,K=8,R=3,S=3,stride=2,padding=1x2,bias=1,relu=1".
+        - The output of `str(problem)`: "N1 C3 H32 W32 K8 R3 S3 s2 p1x2 d1 g1 bias relu".
+
+    Returns
+    -------
+    Problem
 
     Raises
     ------
     ProblemError
-        No such name (the message says which is nearest), or a malformed specification.
+        There is no such name (the message suggests similar ones), or the specification is invalid.
+
+    Examples
+    --------
+    >>> print(problem("square"))
+    N16 C16 H1024 W1024 K128 R3 S3 s1 p0 d1 g1
+    >>> problem("N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1").y_shape
+    (1, 8, 32, 32)
     """
     if isinstance(name_or_spec, Problem):
         return name_or_spec
@@ -41,18 +53,18 @@ def problem(name_or_spec: str | Problem) -> Problem:
         return _with_epilogue(named[name], added)
     if "=" in wanted or re.match(r"\s*[Nn]\d", wanted):
         return _parse(wanted)
-    # The name of a set is known, but it is no problem: suggest problems only.
+    # The text is the name of a set, not of a problem: suggest only problems.
     suggestions = hint(wanted, named if wanted in PROBLEM_SETS else [*named, *PROBLEM_SETS])
     headline = [problem.name for problem in problems("headline")]
     all_names = f"; there are {', '.join([*headline, *PROBLEM_SETS])}."
     raise ProblemError(
         f"no problem is named {shown(wanted)}{suggestions or all_names} "
-        "Or give the dimensions: N=1,C=3,H=32,W=32,K=8,R=3,S=3"
+        "You can also give dimensions: N=1,C=3,H=32,W=32,K=8,R=3,S=3"
     )
 
 
 def _with_epilogue(problem: Problem, words: list[str]) -> Problem:
-    """Return the problem with "bias" and "relu" as they are added to its name."""
+    """Return the problem with the steps "bias" and "relu" that follow its name."""
     if not words:
         return problem
     name = " ".join([problem.name, *words])
@@ -60,21 +72,36 @@ def _with_epilogue(problem: Problem, words: list[str]) -> Problem:
 
 
 def problems(set_name: str) -> list[Problem]:
-    """Return a named set of problems; the names are in `PROBLEM_SETS`.
+    """Return the problems of a named set.
+
+    Parameters
+    ----------
+    set_name : str
+        "headline" (3 large problems), "kernelbench", "resnet50", "awkward" (small problems that
+        reveal mistakes) or "limits" (problems with one very large size).
+
+    Returns
+    -------
+    list of Problem
 
     Raises
     ------
     ProblemError
-        There is no set of that name.
+        There is no set with this name.
+
+    Examples
+    --------
+    >>> [conv.name for conv in problems("headline")]
+    ['square', 'rect', 'wide']
     """
     return list(_sets()[choice(set_name, "set of problems", PROBLEM_SETS)])
 
 
 def members(asked: Problem | str | Iterable[Problem | str]) -> tuple[list[Problem], bool]:
-    """Return the problems that are meant, and whether they are a set.
+    """Return the problems of an argument, and whether the argument is a set.
 
-    A set is an iterable or the name of one. The name may end with `bias` and `relu`, as a
-    problem's may.
+    A set is an iterable, or the name of a set. "bias" and "relu" may follow the name, as they may
+    follow a problem's.
     """
     if isinstance(asked, str):
         name, *added = asked.split() or [""]
@@ -86,7 +113,7 @@ def members(asked: Problem | str | Iterable[Problem | str]) -> tuple[list[Proble
 
 
 def _parse(spec: str, name: str = "") -> Problem:
-    """Return the problem that "N=1,C=3,..." or "N1 C3 ..." spells."""
+    """Return the problem of a specification, "N=1,C=3,..." or "N1 C3 ..."."""
     known = [entry.name for entry in fields(Problem) if entry.name != "name"]
     values: dict[str, int | tuple[int, ...]] = {}
     for token in re.split(r"[,\s]+", spec):
@@ -98,10 +125,11 @@ def _parse(spec: str, name: str = "") -> Problem:
         if key not in known or not (digits or key in EPILOGUE):
             raise ProblemError(
                 f"cannot read {shown(token)} in {shown(spec)}; write key=number with keys "
-                f"{', '.join(known)}; stride, padding and dilation also as 2x3{hint(key, known)}"
+                f"{', '.join(known)}; stride, padding and dilation may be pairs, 2x3"
+                f"{hint(key, known)}"
             )
         if key in values:
-            raise ProblemError(f"{key} is given twice in {shown(spec)}")
+            raise ProblemError(f"{key} is given twice in {shown(spec)}; remove one")
         numbers = tuple(int(number) for number in digits) or (1,)
         values[key] = numbers if len(numbers) > 1 else numbers[0]
     missing = [key for key in DIMENSIONS if key not in values]
@@ -111,7 +139,7 @@ def _parse(spec: str, name: str = "") -> Problem:
             raise ProblemError(f"{key} is {value} in {shown(spec)}; it must be 0 or 1")
     if missing:
         raise ProblemError(
-            f"{shown(spec)} lacks {', '.join(missing)}; all of N,C,H,W,K,R,S are needed"
+            f"{shown(spec)} lacks {', '.join(missing)}; give all of N, C, H, W, K, R and S"
         )
     bias, relu = map(bool, flags.values())
     return Problem(**values, bias=bias, relu=relu, name=name)  # type: ignore[arg-type]
@@ -119,7 +147,7 @@ def _parse(spec: str, name: str = "") -> Problem:
 
 @cache
 def _sets() -> dict[str, tuple[Problem, ...]]:
-    """Return the sets of ``problems.txt``."""
+    """Return the sets in ``problems.txt``, by name."""
     sets: dict[str, list[Problem]] = {}
     set_name = ""
     for line in Path(__file__).with_name("problems.txt").read_text().splitlines():

@@ -1,7 +1,8 @@
-"""A convolution problem: its dimensions, what it costs, and smaller problems like it.
+"""A convolution problem: its dimensions, its cost, and smaller problems like it.
 
-Dimensions are named as in cuDNN and CUTLASS: input x is (N, C, H, W), the filter w is
-(K, C/groups, R, S), output y is (N, K, P, Q); stride, padding and dilation are (height, width).
+The names of the dimensions are those of cuDNN and CUTLASS: the input x is (N, C, H, W), the filter
+w is (K, C/groups, R, S), the output y is (N, K, P, Q). Stride, padding and dilation are pairs
+(height, width).
 """
 
 from __future__ import annotations
@@ -24,29 +25,42 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Problem:
-    """One forward 2-D convolution (cross-correlation), as in `torch.nn.functional.conv2d`.
+    """Describe one forward 2-D convolution, as `torch.nn.functional.conv2d` computes it.
+
+    It is a cross-correlation. The input x has shape (N, C, H, W), the filter w (K, C/groups, R, S)
+    and the output y (N, K, P, Q), with ``P = (H + 2*pad_h - dilation_h*(R-1) - 1) // stride_h + 1``
+    and Q likewise. A problem is an immutable value without tensors. Two problems are equal if their
+    numbers are; `name` does not count.
 
     Parameters
     ----------
-    N, C, H, W
-        Shape of the input x. N may be 0; then the output is empty.
-    K, R, S
-        Filters, and a filter's height and width; the filter w is (K, C/groups, R, S).
-    stride, padding, dilation
-        Pairs (height, width), or one int for both. Padding is zeros, on both sides.
-    groups
-        C and K are multiples of it.
-    bias
-        Whether one number per output channel is added.
-    relu
-        Whether y is max(y, 0) after that; NaN stays NaN.
-    name
-        How to show it; no part of equality.
+    N, C, H, W : int
+        Images, channels, height and width of x. N may be 0; then the output is empty.
+    K, R, S : int
+        Number of filters (output channels), and the height and width of a filter.
+    stride, padding, dilation : int or (int, int)
+        Pairs (height, width), or one int for both. The padding is zeros, on each side.
+    groups : int
+        Number of groups; C and K must be multiples of it.
+    bias : bool
+        Whether the convolution adds one number to each output channel.
+    relu : bool
+        Whether y becomes max(y, 0) after that; NaN stays NaN.
+    name : str
+        A name for tables and messages.
 
     Raises
     ------
     ProblemError
-        The numbers do not describe a convolution, or one of them passes 2^31 - 1.
+        The numbers do not describe a convolution, or a dimension exceeds 2^31 - 1.
+
+    Examples
+    --------
+    >>> conv = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3)
+    >>> conv.y_shape
+    (16, 128, 1022, 1022)
+    >>> round(conv.flops / 1e9)    # GFLOP
+    616
     """
 
     N: int
@@ -89,11 +103,11 @@ class Problem:
                 raise ProblemError(f"{key} is {value}; each dimension is limited to 2^31 - 1")
 
     def _assign(self, key: str, value: object) -> None:
-        """Set an attribute while the object is being made; a plain assignment is refused."""
+        """Set an attribute in the constructor; a frozen dataclass rejects a plain assignment."""
         object.__setattr__(self, key, value)
 
     def _check_side(self, i: int, side: str, size: int, filter_size: int) -> None:
-        """Raise ProblemError unless the filter fits into the padded input on that side."""
+        """Raise ProblemError unless the filter fits into the padded input along one dimension."""
         padded, extent = self._extents(i)
         if extent > padded:
             raise ProblemError(
@@ -118,13 +132,22 @@ class Problem:
         relu: bool = False,
         name: str = "",
     ) -> Problem:
-        """Return the problem of tensors of these shapes, with the arguments of `F.conv2d`, and `relu`.
+        """Return the problem of `torch.nn.functional.conv2d` for tensors of these shapes.
+
+        Parameters
+        ----------
+        x_shape, w_shape : sequence of 4 ints
+            (N, C, H, W) and (K, C/groups, R, S).
+        bias_shape : sequence of 1 int, or None
+            (K,), or None for a problem without a bias.
+        stride, padding, dilation, groups, relu, name
+            As in `Problem`.
 
         Raises
         ------
         ProblemError
-            A wrong rank, channels that do not fit, a bias of the wrong length, or anything that
-            `Problem` itself refuses, such as padding="same".
+            A shape has the wrong number of dimensions, the channels of x and w do not match, the
+            bias has the wrong length, or `Problem` rejects an argument, such as padding="same".
 
         Examples
         --------
@@ -167,7 +190,7 @@ class Problem:
         return self._outputs(1)
 
     def _extents(self, i: int) -> tuple[int, int]:
-        """Return the size of the padded input and of the dilated filter, on side i (0: height)."""
+        """Return the sizes of the padded input and the dilated filter; i = 0 is the height."""
         size = (self.H, self.W)[i]
         filter_size = (self.R, self.S)[i]
         return size + 2 * self.padding[i], self.dilation[i] * (filter_size - 1) + 1
@@ -178,17 +201,17 @@ class Problem:
 
     @property
     def x_shape(self) -> tuple[int, int, int, int]:
-        """(N, C, H, W)."""
+        """Shape of the input x, (N, C, H, W)."""
         return (self.N, self.C, self.H, self.W)
 
     @property
     def w_shape(self) -> tuple[int, int, int, int]:
-        """(K, C/groups, R, S)."""
+        """Shape of the filter w, (K, C/groups, R, S)."""
         return (self.K, self.C // self.groups, self.R, self.S)
 
     @property
     def y_shape(self) -> tuple[int, int, int, int]:
-        """(N, K, P, Q)."""
+        """Shape of the output y, (N, K, P, Q)."""
         return (self.N, self.K, self.P, self.Q)
 
     @property
@@ -208,40 +231,40 @@ class Problem:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds; those on padding count, those of bias and ReLU do not."""
+        """Number of multiply-adds; those on padding count, bias and ReLU do not."""
         return self.gemm_m * self.K * self.gemm_k
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: two for each multiply-add."""
+        """Number of floating-point operations: two for each multiply-add."""
         return 2 * self.macs
 
     @property
     def min_bytes(self) -> int:
-        """Bytes that must move at least, in float32: x, w, bias and y once each.
+        """Theoretical minimum of the traffic in bytes, in float32: x, w, bias and y once each.
 
-        `Format.min_bytes` returns those of other formats.
+        `Format.min_bytes` computes it for other formats.
         """
         elements = sum(math.prod(shape) for shape in (self.x_shape, self.w_shape, self.y_shape))
         return _FLOAT32_BYTES * (elements + self.K * self.bias)
 
     @property
     def im2col_elements(self) -> int:
-        """Elements of the whole im2col matrix: (C*R*S) x (N*P*Q)."""
+        """Number of elements of the im2col matrix, (C*R*S) x (N*P*Q)."""
         return self.C * self.R * self.S * self.gemm_m
 
     @property
     def label(self) -> str:
-        """The name, or the dimensions of a problem without one."""
+        """The name, or the dimensions if the problem has no name."""
         return self.name or str(self)
 
     @property
     def epilogue(self) -> tuple[str, ...]:
-        """Those of "bias" and "relu" that it has: what happens to a sum of products, in order."""
+        """The steps after the sum of products, in order: any of "bias" and "relu"."""
         return tuple(word for word in EPILOGUE if getattr(self, word))
 
     def variables(self) -> dict[str, int]:
-        """Return every number of the problem by the name that a kernel's header uses for it."""
+        """Return the numbers of the problem as a dict, by the names that kernel headers use."""
         numbers = {key: getattr(self, key) for key in (*DIMENSIONS, "P", "Q")}
         pairs = {"stride": self.stride, "pad": self.padding, "dilation": self.dilation}
         for key, (height, width) in pairs.items():
@@ -256,20 +279,30 @@ class Problem:
         return " ".join([*sizes, f"g{self.groups}", *self.epilogue])
 
     def scaled(self, max_macs: int, max_bytes: int | None = None) -> Problem:
-        """Return this problem shrunk until it costs at most that much; its name says so.
+        """Return a smaller problem of the same kind that costs at most this much.
 
-        What shows mistakes is kept longest. First N shrinks, to 2; then the image, to no less
-        than four times the dilated filter and 18 outputs a side (interior, borders, more than
-        one tile of 16); then the channels, then the groups; only then the image as far as it
-        goes, and N to 1. Filter, stride, padding and dilation stay. A problem that costs no more
-        returns itself. If even the smallest problem costs more, the smallest returns.
+        The sizes that reveal mistakes shrink last:
+
+        1. N, to 2.
+        2. The image, to four times the dilated filter and 18 outputs a side. That keeps the
+           interior, the borders, and more than one tile of 16.
+        3. The channels, then the groups.
+        4. The image, to its smallest valid size, and then N to 1.
+
+        Filter, stride, padding and dilation do not change. The name says what was scaled. A problem
+        within the limits returns itself. If no problem is small enough, the smallest one returns.
 
         Parameters
         ----------
-        max_macs
-            Limit on `macs`.
-        max_bytes
-            Limit on `min_bytes`, if any.
+        max_macs : int
+            Limit on `macs`, the number of multiply-adds.
+        max_bytes : int, optional
+            Limit on `min_bytes`, the theoretical minimum of traffic.
+
+        Examples
+        --------
+        >>> Problem(16, 16, 1024, 1024, 128, 3, 3).scaled(20_000_000).N
+        2
         """
         max_macs = whole(max_macs, "max_macs", 0)
         if max_bytes is not None:
@@ -283,7 +316,7 @@ class Problem:
         if fits(self):
             return self
         for numbers, make in _stages(self):
-            # The cost grows along a stage, so the problems that fit are its first ones.
+            # The cost grows along a stage, so its first problems are the ones that fit.
             fitting = bisect_left(
                 numbers, True, key=lambda number, make=make: not fits(make(number))
             )
@@ -299,9 +332,9 @@ class Problem:
 
 
 def _stages(problem: Problem) -> list[tuple[range, Callable[[int], Problem]]]:
-    """Return the steps of `Problem.scaled`: each a range, and the problem that a number makes.
+    """Return the stages of `Problem.scaled`: each a range, and a function from number to problem.
 
-    A larger number makes a problem that costs more. A stage starts where the one before ends.
+    A larger number gives a problem with a higher cost. A stage begins where the previous one ends.
     """
     images = min(problem.N, 2)
     deepest = max(problem.C, problem.K) // problem.groups
@@ -311,7 +344,7 @@ def _stages(problem: Problem) -> list[tuple[range, Callable[[int], Problem]]]:
     one = {"C": 1, "K": 1, "groups": 1}
 
     def image(least: tuple[int, int], step: int, images: int, **channels: int) -> Problem:
-        """Lengthen both sides in proportion, so that `longest` steps reach their full size."""
+        """Return the problem with both sides grown in proportion, in `longest` steps."""
         room_h = problem.H - least[0]
         room_w = problem.W - least[1]
         steps = max(room_h, room_w, 1)
@@ -321,7 +354,7 @@ def _stages(problem: Problem) -> list[tuple[range, Callable[[int], Problem]]]:
         return replace(problem, N=images, H=H, W=W, **channels)
 
     def channels(step: int) -> Problem:
-        """Deepen both C and K in proportion, so that `deepest` steps reach their full size."""
+        """Return the problem with C and K grown in proportion, in `deepest` steps."""
         C, K = (
             problem.groups * max(1, full // problem.groups * step // deepest)
             for full in (problem.C, problem.K)
@@ -339,13 +372,13 @@ def _stages(problem: Problem) -> list[tuple[range, Callable[[int], Problem]]]:
 
 
 def _valid_size(problem: Problem, i: int) -> int:
-    """Return the smallest height (i = 0) or width (1) of x that the filter fits into."""
+    """Return the smallest height (i = 0) or width (i = 1) of x into which the filter fits."""
     _, extent = problem._extents(i)
     return max(1, extent - 2 * problem.padding[i])
 
 
 def _useful_size(problem: Problem, i: int) -> int:
-    """Return the smallest height (i = 0) or width (1) of x that still shows most mistakes."""
+    """Return the smallest height (i = 0) or width (i = 1) of x that still reveals most mistakes."""
     _, extent = problem._extents(i)
     size = (problem.H, problem.W)[i]
     of_18_outputs = 17 * problem.stride[i] + extent - 2 * problem.padding[i]
@@ -353,13 +386,13 @@ def _useful_size(problem: Problem, i: int) -> int:
 
 
 def same_padding(filter_size: int, dilation: int) -> tuple[int, int]:
-    """Return the padding before and after a dimension that torch's `padding="same"` stands for."""
+    """Return the padding before and after a dimension for torch's `padding="same"`."""
     total = dilation * (filter_size - 1)
     return total // 2, total - total // 2
 
 
 def pair(value: object, key: str) -> Pair:
-    """Return what one int or a (height, width) pair means; `key` names it in the message."""
+    """Return a pair (height, width) from one int or a pair; `key` names it in the message."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         parts = several(value, key)
         if len(parts) not in (1, 2):

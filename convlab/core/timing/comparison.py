@@ -125,7 +125,9 @@ class Comparison(Costly):
 
     @property
     def tables(self) -> Sequence[Table]:
-        shown = self.frame["correct"].map({True: "correct", False: "INCORRECT", None: "unsupported"})
+        shown = self.frame["correct"].map(
+            {True: "correct", False: "INCORRECT", None: "unsupported"}
+        )
         failed = self.frame["note"].str.startswith(("failed", "does not build"))
         rows = self.frame.assign(shown=shown.mask(failed, "FAILED"))
         return (Table(rows, _SHOWN | COSTS),)

@@ -1,4 +1,4 @@
-// Groups of threads as objects: the block, tiles of a warp, the lanes that came together.
+// Cooperative groups: the block, tiles of a warp, coalesced threads.
 #pragma once
 
 #include <cuda_runtime.h>

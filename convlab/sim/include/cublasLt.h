@@ -1,4 +1,4 @@
-// Only the handle of cuBLASLt, which many programs create when they start. Calls are refused.
+// The handle of cuBLASLt only, which many programs create at their start. Other calls are errors.
 #pragma once
 #include <cublas_v2.h>
 

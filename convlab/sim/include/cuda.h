@@ -1,4 +1,4 @@
-// Only the version of the driver's API: some kernels include this header too.
+// The version of the driver API only: some kernels include this header without need.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-// __nv_bfloat16, __nv_bfloat162 and what is done with them.
+// __nv_bfloat16, __nv_bfloat162 and their functions.
 #pragma once
 
 #include "sim_short.h"

@@ -1,4 +1,4 @@
-// __half, __half2 and what is done with them.
+// __half, __half2 and their functions.
 #pragma once
 
 #include "sim_short.h"
@@ -11,7 +11,7 @@ struct Half {  // 5 bits of exponent, 10 of fraction
         if (b > 0x7f800000) return 0x7fff;                     // NaN
         if (b >= 0x477ff000) return sign | 0x7c00;             // from 65520 on: infinity
         if (b >= 0x38800000) return sign | ((b + 0xfff + (b >> 13 & 1) - 0x38000000) >> 13);
-        is.whole = b, is.real += 0.5f;  // whose last bit is worth 2^-24, too
+        is.whole = b, is.real += 0.5f;  // the last bit of 0.5f is worth 2^-24 too
         return sign | (is.whole - 0x3f000000);
     }
     SIM_UNSEEN static float widen(unsigned short h) {

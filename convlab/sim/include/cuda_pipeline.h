@@ -1,3 +1,3 @@
-// The pipeline functions that kernels call by name; pipeline objects are not supported.
+// The pipeline primitives (__pipeline_memcpy_async, ...). Pipeline objects are not supported.
 #pragma once
 #include <cuda_pipeline_primitives.h>

@@ -1,5 +1,5 @@
-// Asynchronous copies to shared memory. Here each is done when its thread waits for it, so a read
-// before the wait does not see the data.
+// Asynchronous copies to shared memory. The simulator performs a copy when its thread waits for it,
+// so a read before the wait does not get the data.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
-// CUDA C++ as the simulator knows it: the part of the language and the runtime that kernels use.
-// Warp operations are exchanges between fibers; see sim.h and ../runtime.
+// The part of CUDA C++ that the simulator supports: language, barriers, warp operations, atomics.
+// In a warp operation fibers exchange values; see sim.h and ../runtime.
 #pragma once
 
 #include <assert.h>
@@ -11,7 +11,7 @@
 #include "sim.h"
 
 #define CONVLAB_SIMULATOR 1
-#define __CUDA_RUNTIME_H__ 1  // by which others tell what was included before them
+#define __CUDA_RUNTIME_H__ 1  // other headers test whether CUDA's were included
 #define __DRIVER_TYPES_H__ 1
 #define CUDART_CB
 #ifndef SIM_RUNTIME
@@ -19,7 +19,7 @@
 #define __NVCC__ 1
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
-#define __CUDA_ARCH__ 900  // in host code too: what is compiled once takes the device's branch
+#define __CUDA_ARCH__ 900  // in host code too, because host and device code are compiled together
 #endif
 
 #define __global__
@@ -54,54 +54,56 @@ __forceinline__ unsigned __activemask() { return sim_active_lanes(); }
 
 namespace sim {
 
-struct Exchange {  // what a lane brings to a warp operation, and takes away
+struct Exchange {  // a lane's value and its result in a warp operation
     uint64_t value, result;
     int source;
-    unsigned came;  // the lanes that took part
+    unsigned participants;  // a mask of lanes
 };
-template <typename F>  // in a warp operation, for each lane that came: use(lane, its exchange)
-void each_lane(void** arguments, unsigned came, F use) {
+template <typename F>  // calls use(lane, exchange) for each participating lane
+void each_lane(void** arguments, unsigned participants, F use) {
     for (int lane = 0; lane < 32; ++lane)
-        if (came >> lane & 1) use(lane, *static_cast<Exchange*>(arguments[lane]));
+        if (participants >> lane & 1) use(lane, *static_cast<Exchange*>(arguments[lane]));
 }
-inline void shuffle_step(void** arguments, unsigned came) {
-    each_lane(arguments, came, [=](int, Exchange& e) {
-        bool there = came >> e.source & 1;
+inline void shuffle_step(void** arguments, unsigned participants) {
+    each_lane(arguments, participants, [=](int, Exchange& e) {
+        bool there = participants >> e.source & 1;
         e.result = there ? static_cast<Exchange*>(arguments[e.source])->value : e.value;
-        e.came = came;
+        e.participants = participants;
     });
 }
-inline void ballot_step(void** arguments, unsigned came) {
+inline void ballot_step(void** arguments, unsigned participants) {
     uint64_t votes = 0;
-    each_lane(arguments, came, [&](int lane, Exchange& e) { votes |= uint64_t(e.value) << lane; });
-    each_lane(arguments, came, [=](int, Exchange& e) { e.result = votes; });
+    each_lane(arguments, participants, [&](int lane, Exchange& e) {
+        votes |= uint64_t(e.value) << lane;
+    });
+    each_lane(arguments, participants, [=](int, Exchange& e) { e.result = votes; });
 }
-inline void match_step(void** arguments, unsigned came) {
-    each_lane(arguments, came, [=](int, Exchange& e) {
-        each_lane(arguments, came, [&](int lane, Exchange& other) {
+inline void match_step(void** arguments, unsigned participants) {
+    each_lane(arguments, participants, [=](int, Exchange& e) {
+        each_lane(arguments, participants, [&](int lane, Exchange& other) {
             e.result |= uint64_t(other.value == e.value) << lane;
         });
     });
 }
 template <typename T, typename F>
-struct Fold {  // what a lane brings to a reduction or a scan, and takes away
+struct Fold {  // a lane's value and its results in a reduction or a scan
     T value;
     const F* combine;
-    T total, through, before;  // of all lanes, up to this one, up to the one before
+    T total, through, before;  // of all lanes; of lanes up to this one; of the lanes before it
 };
 template <typename T, typename F>
-void fold_step(void** arguments, unsigned came) {
+void fold_step(void** arguments, unsigned participants) {
     auto mine = [=](int lane) { return static_cast<Fold<T, F>*>(arguments[lane]); };
     Fold<T, F>* last = nullptr;
     for (int lane = 0; lane < 32; ++lane) {
-        if (!(came >> lane & 1)) continue;
+        if (!(participants >> lane & 1)) continue;
         mine(lane)->before = last ? last->through : T{};
         mine(lane)->through = last ? T((*last->combine)(last->through, mine(lane)->value))
                                    : mine(lane)->value;
         last = mine(lane);
     }
     for (int lane = 0; lane < 32; ++lane)
-        if (came >> lane & 1) mine(lane)->total = last->through;
+        if (participants >> lane & 1) mine(lane)->total = last->through;
 }
 template <typename T, typename F>
 __forceinline__ Fold<T, F> fold(unsigned mask, T value, const F& combine) {
@@ -114,7 +116,8 @@ __forceinline__ T shuffle(unsigned mask, T value, int source) {
     static_assert(sizeof(T) <= 8, "a shuffle moves 4 or 8 bytes");
     Exchange e{bits<uint64_t>(value), 0, source & 31, 0};
     sim_collective(mask, shuffle_step, &e);
-    if (!(e.came >> e.source & 1) && sim_stray_shuffle(e.source, e.came)) e.result = ~uint64_t(0);
+    bool is_stray = !(e.participants >> e.source & 1);
+    if (is_stray && sim_stray_shuffle(e.source, e.participants)) e.result = ~uint64_t(0);
     return unbits<T>(e.result);
 }
 __forceinline__ unsigned ballot(unsigned mask, bool predicate) {
@@ -179,7 +182,7 @@ SIM_REDUCE(and, unsigned, a & b)
 SIM_REDUCE(or, unsigned, a | b)
 SIM_REDUCE(xor, unsigned, a ^ b)
 
-// ---- atomics: real ones, since blocks run on several cores --------------------------------
+// ---- atomics: they are atomic on the CPU too, because blocks run on several cores ---------
 #define SIM_UNSEEN __attribute__((no_sanitize("thread"), no_sanitize_coverage))
 namespace sim {
 template <typename T, typename F>
@@ -190,7 +193,7 @@ SIM_UNSEEN T atomic(T* address, F update) {
     auto* word = reinterpret_cast<Word*>(address);
     Word old = __atomic_load_n(word, __ATOMIC_RELAXED), next;
     T before, after;
-    do {  // copied here, since a call of bits() would be seen
+    do {  // memcpy, not bits(): a call of bits() would have hooks
         std::memcpy(&before, &old, sizeof(T));
         after = update(before);
         std::memcpy(&next, &after, sizeof(T));
@@ -198,7 +201,7 @@ SIM_UNSEEN T atomic(T* address, F update) {
                                           __ATOMIC_RELAXED));
     return before;
 }
-template <typename T> struct Same { using type = T; };  // keeps `T` from being deduced twice
+template <typename T> struct Same { using type = T; };  // T is not deduced from such a parameter
 template <typename T> using same = typename Same<T>::type;
 }  // namespace sim
 #define SIM_ATOMIC_OF(name, expression, replaces)                                               \
@@ -207,7 +210,7 @@ template <typename T> using same = typename Same<T>::type;
         sim_atomic(address, sizeof(T), replaces);                                               \
         return sim::atomic(address, [b](T a) SIM_UNSEEN -> T { return expression; });           \
     }
-#define SIM_ATOMIC(name, expression, replaces)   /* whatever was there */                       \
+#define SIM_ATOMIC(name, expression, replaces)   /* replaces: ignores the old value */          \
     SIM_ATOMIC_OF(name, expression, replaces)                                                   \
     SIM_ATOMIC_OF(name##_block, expression, replaces)                                           \
     SIM_ATOMIC_OF(name##_system, expression, replaces)
@@ -232,7 +235,7 @@ SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1, false)
     }
 SIM_CAS(atomicCAS) SIM_CAS(atomicCAS_block) SIM_CAS(atomicCAS_system)
 
-// ---- loads and stores with a hint: the hint is dropped ------------------------------------
+// ---- loads and stores with a cache hint: the hint is ignored ------------------------------
 #define SIM_LOAD(name) template <typename T> __forceinline__ T name(const T* p) { return *p; }
 #define SIM_STORE(name)                                                                         \
     template <typename T> __forceinline__ void name(T* p, sim::same<T> v) { *p = v; }

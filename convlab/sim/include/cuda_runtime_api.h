@@ -1,3 +1,3 @@
-// What nvcc declares of itself; some files ask for it by this name.
+// nvcc declares these names without a header; some files include this one nevertheless.
 #pragma once
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// Only the declarations of cuRAND: many files include it, and few kernels call it.
+// The declarations of cuRAND only: many files include this header, and few kernels call it.
 #pragma once
 #include <cuda_runtime.h>
 

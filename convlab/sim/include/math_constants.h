@@ -1,4 +1,4 @@
-// Numbers by CUDA's names.
+// CUDA's names of mathematical constants.
 #pragma once
 
 #include <cmath>

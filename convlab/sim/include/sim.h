@@ -1,6 +1,6 @@
-// The interface between the rewritten kernel and the runtime (../runtime).
-// Everything a kernel's thread asks of the simulator goes through the extern "C" functions below;
-// they live in the runtime's object file, so that the memory they touch is never traced.
+// The interface between a rewritten kernel and the runtime (../runtime).
+// A kernel's thread calls the extern "C" functions below. They are in the runtime's library, which
+// has no hooks, so their own accesses are not counted.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,17 @@ struct dim3 {
 typedef struct CUstream_st* cudaStream_t;
 #define CUDART_VERSION 13000
 
-// Refuses, at compile time, what needs a GPU; a function that is never called is not refused.
-#define SIM_REFUSED(why) __attribute__((error(why "; the simulator does not support it, use a GPU")))
+// Makes a call a compile error: it needs a GPU. A function that is never called is no error.
+#define SIM_REFUSED(why) \
+    __attribute__((error(why "; the simulator does not support it: use a GPU")))
 namespace sim {
-SIM_REFUSED("this is inline PTX (or guard it with #ifndef CONVLAB_SIMULATOR)") void ptx();
+SIM_REFUSED("this is inline PTX (you can guard it with #ifndef CONVLAB_SIMULATOR)") void ptx();
 }
-#define SIM_NOTHING(...) (void)0  // stands before the brackets of an `asm`
+#define SIM_NOTHING(...) (void)0  // replaces the word `asm` before its brackets
 
-// `const` keeps the compiler from tracing them; the runtime writes them at each fiber switch.
+// `const` keeps g++ from calling hooks for them. The runtime writes them at each fiber switch.
 #ifndef SIM_RUNTIME
-#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read without a call
+#define SIM_TLS __attribute__((tls_model("initial-exec")))  // a read needs no function call
 extern const __thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
 extern const __thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
 constexpr int warpSize = 32;
@@ -49,37 +50,38 @@ inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_
 }  // namespace sim
 
 extern "C" {
-// Launches: every thread of the grid runs `body(context)` once.
+// Launches a kernel: every thread of the grid runs `body(context)` once.
 void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context);
-// A `__shared__` array; its shape: bytes of an element, extents, 0.
+// Returns a `__shared__` array of the block. Its shape is: bytes of an element, extents, 0.
 void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
-// Returns where a variable of a file is stored, surrounded by unmapped memory; for `use` see Use.
+// Returns the memory of a file's variable, with unmapped memory around it; for `use` see enum Use.
 void* sim_variable(const char* name, const void* image, size_t bytes, const unsigned* shape,
                    int use);
 void* sim_dynamic_shared();                                    // this block's `extern __shared__`
-int sim_barrier(int predicate, int* how_many_true);            // how many threads arrived
-// Every lane of `mask` brings an argument; the last to arrive runs `step` on all of them.
+// Blocks at __syncthreads; returns how many threads arrived.
+int sim_barrier(int predicate, int* how_many_true);
+// Blocks until all lanes of `mask` have passed an argument. The last one runs `step` on all.
 void sim_collective(unsigned mask, void (*step)(void** arguments, unsigned mask), void* argument);
-// After a shuffle: of those lanes that came, the calling one read from another.
-bool sim_stray_shuffle(int source, unsigned came);
+// Reports a shuffle that read from a lane outside `participants`.
+bool sim_stray_shuffle(int source, unsigned participants);
 unsigned sim_active_lanes();
 void sim_read_only(const void* address, unsigned bytes);        // __ldg
-void sim_spin();                                                // waiting for another thread
+void sim_spin();                                                // polls for another thread
 unsigned sim_lane();
-// Counts one atomic; `replaces`: it ignores the old value, which may be uninitialised.
+// Checks and counts one atomic. `replaces`: it ignores the old value, which may be uninitialised.
 void sim_atomic(const volatile void* address, unsigned bytes, bool replaces = false);
 void sim_fence();                                               // __threadfence
-void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros);  // done at the wait
+void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros);  // runs at the wait
 void sim_copy_commit();
-void sim_copy_wait(unsigned newest);                            // all but so many batches
+void sim_copy_wait(unsigned newest);                            // for all but the newest batches
 [[noreturn]] void sim_trap();
 }
 
 namespace sim {
 
-// The object between `kernel<<<...>>>` and `(arguments)`: called with the arguments, it launches.
+// `kernel<<<...>>>` becomes one of these two objects; its call with the arguments is the launch.
 template <typename Call>
-struct Deduced {  // a template: each thread's call deduces its arguments
+struct Deduced {  // of a template: the call in each thread deduces the template arguments
     Config config;
     Call call_kernel;
     template <typename... A>
@@ -95,12 +97,12 @@ struct Deduced {  // a template: each thread's call deduces its arguments
     }
 };
 template <typename Call, typename... P>
-struct Typed {  // one function: the arguments become its parameters' types, as in a call
+struct Typed {  // of one function: the arguments are converted to its parameters' types
     Config config;
     void (*kernel)(P...);
     Call call_kernel;
     template <typename... A, typename = std::enable_if_t<(sizeof...(A) < sizeof...(P))>>
-    __attribute__((always_inline)) void operator()(A&&... a) const {  // it has default arguments
+    __attribute__((always_inline)) void operator()(A&&... a) const {  // uses default arguments
         Deduced<Call>{config, call_kernel}(std::forward<A>(a)...);
     }
     __attribute__((always_inline)) void operator()(P... p) const {
@@ -120,7 +122,7 @@ template <typename Call, typename... P>
 Typed<Call, P...> prepare(const Config& config, const Call& call, void (*kernel)(P...)) {
     return {config, kernel, call};
 }
-// `address(Address())` is the kernel's address, where its name alone tells which function it is.
+// `address(Address())` is the kernel's address, if its name alone selects one function.
 template <typename Find, typename Call>
 auto launch(const char* name, const Find& address, const Call& call, Config config) {
     config.name = name;
@@ -164,7 +166,8 @@ const char* call(void (*kernel)(P...), const char* name, const Argument* a, cons
                  std::index_sequence<i...>) {
     Config config{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}, shape[6], nullptr,
                   name};
-    if (shape[7] != sizeof...(P)) return "another number of parameters than arguments";
+    if (shape[7] != sizeof...(P))
+        return "wrong number of arguments: pass one for each parameter of the kernel";
     Typed<int, P...>{config, kernel, 0}(a[i].template as<std::decay_t<P>>()...);
     return nullptr;
 }

@@ -1,4 +1,4 @@
-// The CUDA runtime API: what host code asks of it.
+// The CUDA runtime API for host code.
 #pragma once
 
 #include <time.h>
@@ -32,7 +32,7 @@ cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorString(cudaError_t);
 const char* cudaGetErrorName(cudaError_t);
-cudaError_t sim_error(cudaError_t);  // is the last error from now on
+cudaError_t sim_error(cudaError_t);  // sets the last error, and returns it
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute, int value);
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access);
 cudaError_t cudaFree(void* pointer);
@@ -45,7 +45,7 @@ inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSucce
 inline cudaError_t cudaRuntimeGetVersion(int* is) { return *is = CUDART_VERSION, cudaSuccess; }
 inline cudaError_t cudaDriverGetVersion(int* is) { return *is = CUDART_VERSION, cudaSuccess; }
 
-// ---- streams and events: all is done when a call returns; the seconds are this machine's --
+// ---- streams and events: calls are synchronous; times are those of this machine -----------
 typedef struct CUevent_st { double milliseconds; }* cudaEvent_t;
 enum { cudaComputeModeDefault, cudaComputeModeProhibited = 2, cudaComputeModeExclusiveProcess };
 enum { cudaHostAllocDefault, cudaHostAllocPortable, cudaHostAllocMapped,
@@ -73,7 +73,7 @@ template <typename... A>
 SIM_NOTHING_TO_DO(cudaMemPrefetchAsync, const A&...)
 template <typename... A>
 SIM_NOTHING_TO_DO(cudaStreamAttachMemAsync, const A&...)
-inline cudaError_t cudaStreamCreate(cudaStream_t* s) {  // not the default one
+inline cudaError_t cudaStreamCreate(cudaStream_t* s) {  // any stream but the default one
     return *s = reinterpret_cast<cudaStream_t>(intptr_t(1) << 41), cudaSuccess;
 }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
@@ -105,7 +105,7 @@ inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t
     return *ms = float(to->milliseconds - from->milliseconds), cudaSuccess;
 }
 
-// ---- the device, and what of a kernel fits on it: its registers are not known --------------
+// ---- device properties and occupancy; the registers of a kernel are not known --------------
 struct cudaDeviceProp {
     char name[256] = "convlab's simulator, with the limits of an H200";
     size_t totalGlobalMem = size_t(140) << 30, totalConstMem = 64 << 10,
@@ -125,7 +125,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
     if (device) return sim_error(cudaErrorInvalidDevice);
     return *of = {}, cudaSuccess;
 }
-// Those that may be asked for one by one: CUDA's number, and which property it is.
+// The properties for cudaDeviceGetAttribute: name, CUDA's number, field of cudaDeviceProp.
 #define SIM_ATTRIBUTES(USE)                                                                     \
     USE(MaxThreadsPerBlock, 1, maxThreadsPerBlock)                                              \
     USE(MaxSharedMemoryPerBlock, 8, sharedMemPerBlock)                                          \
@@ -180,7 +180,7 @@ template <typename T>
 cudaError_t cudaMalloc(T** pointer, size_t bytes) {
     return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 1);
 }
-// Memory that the host touches too, unseen: it counts as written.
+// Memory that the host accesses too. Its accesses are not seen, so the memory counts as written.
 #define SIM_HOST_MALLOC(name)                                                                   \
     template <typename T>                                                                       \
     cudaError_t name(T** pointer, size_t bytes, unsigned = 0) {                                 \
@@ -202,7 +202,7 @@ cudaError_t cudaHostGetDevicePointer(T** pointer, void* host, unsigned) {
     return *pointer = static_cast<T*>(host), cudaSuccess;
 }
 inline cudaError_t cudaHostRegister(void*, size_t, unsigned) {
-    return sim_error(cudaErrorNotSupported);  // the host's own memory stays the host's
+    return sim_error(cudaErrorNotSupported);  // kernels cannot access ordinary host memory
 }
 inline cudaError_t cudaHostUnregister(void*) { return sim_error(cudaErrorNotSupported); }
 inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
@@ -210,7 +210,7 @@ inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     return *free = *total = size_t(140) << 30, cudaSuccess;
 }
-// Inlined, so that the runtime sees where they are called.
+// Inlined, so that the runtime's CALLER is a line of the kernel's file.
 #define SIM_COPY __forceinline__ cudaError_t
 SIM_COPY cudaMemset(void* to, int value, size_t bytes) {
     return sim_fill(to, 0, value, bytes, 1, nullptr);

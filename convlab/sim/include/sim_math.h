@@ -1,4 +1,4 @@
-// What kernels calculate with, beyond C++'s own functions: CUDA's by their names.
+// CUDA's mathematical functions that C++ does not have.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,7 @@ inline void sincospif(float x, float* s, float* c) {
     *s = float(std::sin(turns)), *c = float(std::cos(turns));
 }
 
-// ---- from one type to another: to the nearest (n), towards zero (z), down, up -------------
+// ---- conversions: round to nearest (n), towards zero (z), down, up ------------------------
 #define SIM_WHOLE(real, T, whole, To)                                                           \
     inline To __##real##2##whole##_rn(T a) { return (To)std::nearbyint(a); }                    \
     inline To __##real##2##whole##_rz(T a) { return (To)a; }                                    \
@@ -95,7 +95,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     for (int i = 0; i < 4; ++i) {
         unsigned which = selector >> 4 * i;
         unsigned of = uint8_t((uint64_t(b) << 32 | a) >> 8 * (which & 7));
-        r |= (which & 8 ? (of >> 7) * 0xff : of) << 8 * i;  // or only its sign
+        r |= (which & 8 ? (of >> 7) * 0xff : of) << 8 * i;  // bit 3: repeat the byte's sign bit
     }
     return r;
 }
@@ -108,4 +108,4 @@ SIM_DP4A(int, int8_t) SIM_DP4A(unsigned, uint8_t)
 
 inline void __trap() { sim_trap(); }
 inline void __nanosleep(unsigned) {}
-inline long long clock64() { return 0; }  // no time passes on the simulator
+inline long long clock64() { return 0; }  // the simulator has no clock

@@ -1,4 +1,4 @@
-// Floating-point numbers of 16 bits: calculated with as floats, and rounded after each operation.
+// 16-bit floating-point numbers. They are computed as floats, and rounded after each operation.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -70,7 +70,7 @@ template <typename K>
 __forceinline__ Short<K> __hdiv(Short<K> a, same<Short<K>> b) { return a / b; }
 template <typename K>
 __forceinline__ Two<K> __h2div(Two<K> a, Two<K> b) { return a / b; }
-template <typename K>  // the product is exact, so that the sum alone rounds
+template <typename K>  // the product of two 16-bit numbers is exact in a float
 __forceinline__ Short<K> __hfma(Short<K> a, same<Short<K>> b, same<Short<K>> c) {
     return Short<K>(float(a) * float(b) + float(c));
 }
@@ -99,7 +99,7 @@ __forceinline__ float __high2float(Two<K> a) { return a.y; }
 }  // namespace sim
 using sim::__high2float, sim::__low2float;
 
-// The functions that have a type's name in theirs: T is N there, and T2, a pair, is P.
+// Functions with a type's name in their own. N is the name of the type T, and P of the pair T2.
 #define SIM_FN(T, name, parameters, expression)                                                 \
     __forceinline__ T name parameters { return expression; }
 #define SIM_SHORT(N, T, P, T2)                                                                  \

@@ -1,4 +1,4 @@
-// kernels/tensor.cuh on the simulator: the same functions, by the same names.
+// kernels/tensor.cuh on the simulator: functions with the same names.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,15 +6,15 @@
 #include <cuda_pipeline_primitives.h>
 
 extern "C" {  // see ../runtime/tensor.h
-void sim_launch_dependent();  // the next launch may begin before the last one ends
-void sim_partial_warp(unsigned came);
+void sim_launch_dependent();  // the next launch may begin before the latest one ends
+void sim_partial_stmatrix(unsigned participants);
 void sim_bulk_wait_read(unsigned newest);
 void sim_wgmma_wait(unsigned newest);
 void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate);
 void sim_mma(float* d, const float* a, const float* b);
 }
 
-// What needs no more than the runtime is the runtime's own function.
+// A function declared with this is a function of the runtime.
 #define SIM_RUNTIMES(name) __asm__("sim_" #name)
 uint32_t shared_address(const void* pointer) SIM_RUNTIMES(shared_address);
 
@@ -42,14 +42,14 @@ namespace sim {
 struct Matrices {
     const uint32_t* pairs;
     uint16_t column[8];
-    unsigned came;  // the lanes that took part
+    unsigned participants;  // a mask of lanes
 };
-inline void stmatrix_step(void** arguments, unsigned came) {
+inline void stmatrix_step(void** arguments, unsigned participants) {
     for (int l = 0; l < 32; ++l) {
-        if (!(came >> l & 1)) continue;
+        if (!(participants >> l & 1)) continue;
         auto& mine = *static_cast<Matrices*>(arguments[l]);
-        mine.came = came;
-        for (int g = 0; g < 8 && !~came; ++g) {
+        mine.participants = participants;
+        for (int g = 0; g < 8 && !~participants; ++g) {
             auto& other = *static_cast<Matrices*>(arguments[4 * g + l % 8 / 2]);
             mine.column[g] = uint16_t(other.pairs[l / 8] >> l % 2 * 16);
         }
@@ -59,7 +59,7 @@ inline void stmatrix_step(void** arguments, unsigned came) {
 __forceinline__ void stmatrix_x4_trans(void* to_shared, const uint32_t (&pairs)[4]) {
     sim::Matrices mine{pairs, {}, 0};
     sim_collective(0xffffffffu, sim::stmatrix_step, &mine);
-    if (~mine.came) sim_partial_warp(mine.came);
+    if (~mine.participants) sim_partial_stmatrix(mine.participants);
     shared_address(to_shared);
     uint4 column;
     std::memcpy(&column, mine.column, 16);
@@ -83,14 +83,14 @@ __forceinline__ void bulk_wait_read() { sim_bulk_wait_read(newest); }
 void fence_proxy_async() SIM_RUNTIMES(fence_proxy_async);
 
 // ---- griddepcontrol -----------------------------------------------------------------------
-// Here a grid runs when the previous one has ended. A block may not access what the previous grid
-// accessed before one of its threads has called griddepcontrol_wait. Nothing checks that the thread
-// which accesses it is synchronized with the one that waited.
+// The simulator runs a grid after the previous one has ended. It reports a block that accesses data
+// of the previous grid before one of its threads has called griddepcontrol_wait. It does not check
+// that the accessing thread is synchronized with the one that waited.
 __forceinline__ void griddepcontrol_launch_dependents() {}
 void griddepcontrol_wait() SIM_RUNTIMES(griddepcontrol_wait);
 
 // ---- wgmma --------------------------------------------------------------------------------
-// Each warp computes its own rows. Nothing checks that the four warps of a warpgroup go together.
+// Each warp computes its 16 rows. Nothing checks that the four warps of a group execute together.
 void wgmma_fence() SIM_RUNTIMES(wgmma_fence);
 void wgmma_commit() SIM_RUNTIMES(wgmma_commit);
 template <int newest>

@@ -1,4 +1,4 @@
-// CUDA's vector types: float4, uint3 and the like, and how to make them.
+// CUDA's vector types, such as float4 and uint3, and their make_ functions.
 #pragma once
 
 #define SIM_VECTORS(T, name, align2, align4)                                                    \

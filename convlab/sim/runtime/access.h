@@ -1,50 +1,50 @@
-// Logs every load, every store and every step through the code, and checks those that need it.
+// Logs every access and every backward jump, call and return; checks the accesses that need it.
 #pragma once
 #include "memory.h"
 
 namespace {
-// Called when the current thread enters a basic block. The compiler keeps blocks in the order in
-// which they run, so a step to a lower address closes a loop. The log notes such a step, so that
-// lanes which accessed nothing in the iteration reconverge there too. A step forward needs no note:
-// lanes that are ahead wait for lanes that are behind.
+// Called when the current thread enters a basic block. g++ keeps basic blocks in the order in which
+// they run, so a step to a lower address ends an iteration of a loop. The log has an entry for it:
+// so lanes that accessed nothing in the iteration reconverge there too. A step forward needs no
+// entry, because lanes that are ahead wait for lanes that are behind.
 inline void Worker::step(uintptr_t pc) {
     size_t at = pc - code;
     if (at < code_bytes) ++steps[at / 4];
-    if (aside) return;
-    if (pc <= step_at && here == step_log) return jump(pc);
-    step_at = pc, step_log = here;
+    if (in_collective) return;
+    if (pc <= step_at && next_entry == step_log) return log_backward_jump(pc);
+    step_at = pc, step_log = next_entry;
 }
 
-void Worker::jump(uintptr_t pc) {
+void Worker::log_backward_jump(uintptr_t pc) {
     uint64_t from = uint32_t(step_at - code);
-    uint64_t last = here == &log[size_t(current) * kLog] ? ~uint64_t(0) : here[-1].bits;
+    uint64_t last = next_entry == &log[size_t(current) * kLog] ? ~uint64_t(0) : next_entry[-1].bits;
     if ((last & ~(kLeaves - kAgain)) == from && last < kLeaves - kAgain)
-        here[-1].bits += kAgain;
+        next_entry[-1].bits += kAgain;
     else
-        note_way(from);
-    step_at = pc, step_log = here;
+        log_control_flow(from);
+    step_at = pc, step_log = next_entry;
 }
 
-void Worker::note_way(uintptr_t what) {
-    if (here == here_end) {
+void Worker::log_control_flow(uintptr_t what) {
+    if (next_entry == log_end) {
         fibers[current].state = State::log_full;
         yield();
     }
-    *here++ = {what, 0};
+    *next_entry++ = {what, 0};
 }
 
 inline void Worker::function_entry(uintptr_t from) {
-    if (aside) return;
+    if (in_collective) return;
     Fiber& f = fibers[current];
     if (f.calls < int(std::size(f.called_from))) f.called_from[f.calls] = from;
     ++f.calls;
-    note_way(uint32_t(from - code) | kEnters);
-    step_log = here;
+    log_control_flow(uint32_t(from - code) | kEnters);
+    step_log = next_entry;
 }
 
 inline void Worker::function_exit() {
-    if (aside) return;
-    note_way(kLeaves);
+    if (in_collective) return;
+    log_control_flow(kLeaves);
     Fiber& f = fibers[current];
     --f.calls;
     step_at = f.calls < int(std::size(f.called_from)) ? f.called_from[f.calls] : 0;
@@ -65,7 +65,8 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
     auto [at, is_new] = g_site_of.try_emplace(pc, uint16_t(g_pcs.size()));
     if (is_new) g_pcs.push_back(pc);
     if (g_pcs.size() * 2 > kSites) {
-        fprintf(stderr, "the kernel has more memory instructions than the simulator expects\n");
+        fprintf(stderr, "the kernel has more than %zu load and store instructions, the simulator's "
+                "limit\n", kSites / 2);
         _exit(76);
     }
     site_of[h] = {pc, index = at->second};
@@ -75,74 +76,74 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
     return s;
 }
 
-// The fast path: the instruction ran before, the address is in the buffer that it accessed then,
-// and there is nothing to check.
+// The fast path: the instruction ran before, its address is in the same buffer as then, and there
+// is nothing to check.
 inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned,
                            bool ordered) {
     bool placed = in_buffers(address) || address - uintptr_t(shared) < kSharedSpan;
     if (!placed && address >= 1 << 16 && !pending.address && !fibers[current].acquires) return;
     const Slot& slot = site_of[first_slot(pc)];
-    if (slot.pc == pc && !g_schedule && here != here_end && !pending.address) {
+    if (slot.pc == pc && !g_schedule && next_entry != log_end && !pending.address) {
         const Site& s = sites[slot.index];
         uintptr_t at = address - s.low;
         if (at <= s.reach && !(aligned && (address & (bytes - 1)))) {
-            if (!s.cells) return void(*here++ = {address, slot.index});
+            if (!s.cells) return void(*next_entry++ = {address, slot.index});
             if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
-                quiet(s.cells + (at >> 2), address, bytes)) {
-                fibers[current].loaded = 0;  // no thread performs atomics on it in this era
-                return void(*here++ = {address, slot.index});
+                is_good_load(s.cells + (at >> 2), address, bytes)) {
+                fibers[current].loaded = 0;  // no thread updates it by an atomic in this era
+                return void(*next_entry++ = {address, slot.index});
             }
         }
     }
-    access_by_the_book(address, bytes, kind, pc, aligned, ordered);
+    access_slow_path(address, bytes, kind, pc, aligned, ordered);
 }
 
-void Worker::access_by_the_book(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc,
+void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc,
                                 bool aligned, bool ordered) {
-    if (__builtin_expect(pending.address != nullptr, 0)) settle();
+    if (__builtin_expect(pending.address != nullptr, 0)) resolve_pending();
     if (__builtin_expect(fibers[current].acquires, 0)) {
         fibers[current].acquires = false;
         fibers[current].acquired = g_clock;
     }
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan) {
-        if (__builtin_expect(address < 1 << 16, 0)) misplaced(address, bytes, kind, pc);
-        if (!in_buffers(address)) return;  // the thread's stack, or a table
+        if (__builtin_expect(address < 1 << 16, 0)) invalid_address(address, bytes, kind, pc);
+        if (!in_buffers(address)) return;  // the thread's stack, or a constant of the file
     }
     uint16_t index;
     Site& s = site(pc, bytes, kind, index);
     if (address - s.low > s.reach) locate(s, address, bytes, in_buffers(address));
     if (s.cells == kUncounted) return;
     if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
-        misplaced(address, bytes, kind, pc);
+        invalid_address(address, bytes, kind, pc);
     Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
     ordered |= kind == Kind::atomic;
-    Look look{address, bytes, kind, ordered, global, s.fresh, s.output, index};
-    if (g_schedule && --patience == 0) {
-        patience = draw();
+    CheckedAccess checked{address, bytes, kind, ordered, global, s.fresh, s.output, index};
+    if (g_schedule && --until_switch == 0) {
+        until_switch = draw();
         yield();
     }
     if (!g_trace) return;
-    if (here == here_end) {
+    if (next_entry == log_end) {
         fibers[current].state = State::log_full;
         yield();
     }
-    *here++ = {address, index};
+    *next_entry++ = {address, index};
     if (!cell) return;
     if (kind == Kind::load) {
         Fiber& f = fibers[current];
         f.loaded = address, f.loaded_by = index;
-        if (!global && quiet(cell, address, bytes)) return;
+        if (!global && is_good_load(cell, address, bytes)) return;
     }
-    look_at(cell, look);
+    check_access(cell, checked);
 }
 
-inline bool Worker::quiet(const Cell* cell, uintptr_t address, unsigned bytes) const {
+inline bool Worker::is_good_load(const Cell* cell, uintptr_t address, unsigned bytes) const {
     if (bytes > 4 && address & 3) return false;
     unsigned stamp = warps[current / 32].stamp;
     for (unsigned i = 0; i * 4 < bytes; ++i)
-        if (cell[i].quiet != era || (cell[i].quiet_warp != kAnyWarp &&
-            (cell[i].quiet_warp != current / 32 || cell[i].quiet_stamp != stamp)))
+        if (cell[i].good_era != era || (cell[i].good_warp != kAnyWarp &&
+            (cell[i].good_warp != current / 32 || cell[i].good_stamp != stamp)))
             return false;
     return true;
 }
@@ -154,8 +155,9 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
             const Buffer& b = g_buffers[i];
             if (address < b.base || address + bytes > b.base + b.bytes) continue;
             if (s.kind != Kind::load && !b.writable())
-                fault("store to an input", s.pc, "store to %s, which is %s: %s", b.name,
-                      b.use == kInput ? "an input" : "__constant__", place(address));
+                fault("store to an input", s.pc, "store to %s: %s is %s, which a kernel may not "
+                      "write", place(address), b.name,
+                      b.use == kInput ? "an input" : "__constant__");
             s.low = b.base, s.reach = b.bytes - bytes, s.buffer = uint16_t(i), s.cells = b.cells;
             s.fresh = b.use == kFresh, s.output = s.fresh && b.name == "y";
             std::lock_guard<std::mutex> hold(g_lock);
@@ -165,10 +167,8 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
         const Buffer* near = buffer_near(address);
         if (!near)
             fault("global out of bounds", s.pc, "%s far outside all buffers", verb(s.kind));
-        long unit = near->shape ? near->shape[0] : 4;
-        fault("global out of bounds", s.pc, "%s of %u bytes at %s[%ld], which has %zu elements: %s",
-              how, bytes, near->name, long(address - near->base) / unit, near->bytes / unit,
-              place(address));
+        fault("global out of bounds", s.pc, "%s of %u bytes at %s", how, bytes,
+              place_outside(near->name, long(address - near->base), near->bytes, near->shape));
     }
     for (auto& a : arrays) {
         uintptr_t base = uintptr_t(a.base);
@@ -182,16 +182,22 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
         return;
     }
     const Array* near = array_near(address);
-    if (!near) fault("shared out of bounds", s.pc, "%s, but the block has no shared array", how);
-    fault("shared out of bounds", s.pc, "%s of %u bytes at byte %ld of %s, which has %zu: %s", how,
-          bytes, long(address - uintptr_t(near->base)), near->name, near->bytes, place(address));
+    if (!near)
+        fault("shared out of bounds", s.pc, "%s, but the block has no shared array: the launch "
+              "requests 0 bytes of dynamic shared memory", how);
+    long byte = long(address - uintptr_t(near->base));
+    if (near->shape)
+        fault("shared out of bounds", s.pc, "%s of %u bytes at %s", how, bytes,
+              place_outside(near->name, byte, near->bytes, near->shape));
+    fault("shared out of bounds", s.pc, "%s of %u bytes at byte %ld of %s, which has %zu bytes",
+          how, bytes, byte, near->name, near->bytes);
 }
 
-void Worker::misplaced(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
+void Worker::invalid_address(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
     if (address < 1 << 16)
         fault("null pointer", pc, "%s of %u bytes through a null pointer%s", verb(kind), bytes,
               g_null);
-    fault("misaligned access", pc, "%s of %u bytes at %s, an address that is not a multiple of %u",
+    fault("misaligned access", pc, "%s of %u bytes at %s, which is not aligned to %u bytes",
           verb(kind), bytes, place(address), bytes);
 }
 }  // namespace

@@ -1,5 +1,5 @@
-// Mbarriers, bulk copies and wgmma. They complete at once here, and may complete later on a GPU. So
-// the runtime reports accesses, before the wait, to what they read or write.
+// Mbarriers, bulk copies and wgmma. Bulk copies and wgmmas run at once here; on a GPU they may run
+// at any time until their wait. So the runtime reports accesses to their data before that wait.
 #pragma once
 #include "requests.h"
 #include "shadow.h"
@@ -10,8 +10,8 @@
 #include <utility>
 
 namespace {
-// Checks an access that is not logged and not counted: bounds, order, initialisation.
-void Worker::examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
+// Checks an access without logging or counting it: its bounds, order and initialisation.
+void Worker::check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc) {
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan)
         fault("illegal address", pc, "%s of memory that is neither global nor shared", verb(kind));
@@ -19,13 +19,13 @@ void Worker::examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc)
     Site& s = site(pc - (kind == Kind::store), 4, kind, index);
     locate(s, address, bytes, global);
     if (g_trace && s.cells)
-        look_at(s.cells + (address - s.low) / 4,
+        check_access(s.cells + (address - s.low) / 4,
                 {address, bytes, kind, false, global, s.fresh, s.output, index});
 }
 
-// Does the same for shared memory that the asynchronous proxy reads.
-void Worker::examine_proxy(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who) {
-    examine(address, bytes, Kind::load, pc);
+// Checks a read of shared memory through the asynchronous proxy: also, is there a proxy fence?
+void Worker::check_proxy_read(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who) {
+    check_uncounted(address, bytes, Kind::load, pc);
     if (!g_trace) return;
     for (uintptr_t at = address; at < address + bytes; at += 4) {
         const Mark& w = cell_of(at).writer;
@@ -36,8 +36,8 @@ void Worker::examine_proxy(uintptr_t address, unsigned bytes, uintptr_t pc, cons
             continue;
         Other other{g_pcs[w.site], blockIdx, f.index};
         report(true, "no proxy fence", pc, other,
-               "%s reads %s, but the thread that stored it has not called fence_proxy_async since",
-               who, place(at));
+               "%s reads %s through the asynchronous proxy, but the thread that stored it has not "
+               "called fence_proxy_async since", who, place(at));
         return;
     }
 }
@@ -51,14 +51,14 @@ void join_clocks(Clock& into, const Clock& other) {
     for (size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
-// Adds to `clock` what the current thread did until now, and what it knows of other threads.
+// A release: joins the current thread's clock into `clock`, with what the thread itself did.
 void Worker::publish(Clock& clock) {
     join_clocks(clock, async.clocks[current]);
     clock[current] = warps[current / 32].stamp;
     next_stamp(current);
 }
 
-// Synchronizes lanes of a warp: what one of them knows of other warps, all of them know.
+// Synchronizes lanes of a warp: each of them gets the join of all their clocks.
 void Worker::share_clocks(int w, unsigned mask) {
     Clock all(threads, 0);
     for (int lane = 0; lane < 32; ++lane)
@@ -70,7 +70,7 @@ void Worker::share_clocks(int w, unsigned mask) {
         if (mask >> lane & 1) async.clocks[w * 32 + lane] = all;
 }
 
-// Passes a barrier of the whole block: stamps begin at zero again.
+// Resets all clocks at a barrier of the whole block, because stamps begin again there.
 void Worker::reset_clocks() {
     for (Clock& clock : async.clocks) std::fill(clock.begin(), clock.end(), 0);
     for (auto& [_, barrier] : async.barriers) {
@@ -82,20 +82,22 @@ void Worker::reset_clocks() {
 // ---- mbarrier
 
 Mbarrier& Worker::mbarrier_at(uintptr_t address, uintptr_t pc) {
-    if (address & 7) misplaced(address, 8, Kind::load, pc);
+    if (address & 7) invalid_address(address, 8, Kind::load, pc);
     auto at = async.barriers.find(address);
     if (at == async.barriers.end())
-        fault("mbarrier", pc, "mbarrier_init was not called for %s", place(address));
-    examine(address, 8, Kind::load, pc);  // is it ordered after the init?
+        fault("mbarrier", pc, "mbarrier_init was not called for the mbarrier at %s",
+              place(address));
+    check_uncounted(address, 8, Kind::load, pc);  // is it ordered after mbarrier_init?
     return at->second;
 }
 
 void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
-    if (address & 7) misplaced(address, 8, Kind::store, pc);
-    examine(address, 8, Kind::store, pc);
+    if (address & 7) invalid_address(address, 8, Kind::store, pc);
+    check_uncounted(address, 8, Kind::store, pc);
     std::memset(reinterpret_cast<void*>(address), 0, 8);
     if (arrivals < 1)
-        fault("mbarrier", pc, "a phase expects %d arrivals: it needs at least 1", arrivals);
+        fault("mbarrier", pc, "mbarrier_init for %d arrivals per phase: at least 1 is needed",
+              arrivals);
     if (async.clocks.empty()) async.clocks.assign(threads, Clock(threads, 0));
     async.barriers[address] = {arrivals, arrivals, 0, 0, Clock(threads), Clock(threads), {}};
 }
@@ -103,16 +105,17 @@ void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
 void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
     Mbarrier& barrier = mbarrier_at(address, pc);
     if (barrier.missing == 0)
-        fault("mbarrier", pc, "one arrival more than the %d that the phase expects, at %s",
-              barrier.arrivals, place(address));
+        fault("mbarrier", pc, "one arrival more than the %d that a phase of the mbarrier at %s "
+              "expects", barrier.arrivals, place(address));
     --barrier.missing;
     barrier.bytes += bytes;
     publish(barrier.gathering);
-    settle(barrier);
+    complete_if_done(barrier);
 }
 
-// Completes the phase if nothing is missing: its copies have arrived, and waiting threads go on.
-void Worker::settle(Mbarrier& barrier) {
+// Completes the phase if no arrival and no transaction byte is missing: the phase's copies have
+// arrived, and the threads that block on it go on.
+void Worker::complete_if_done(Mbarrier& barrier) {
     if (barrier.missing || barrier.bytes) return;
     for (const Span& span : barrier.copies)
         for (uintptr_t at = span.from; at < span.to; at += 4)
@@ -128,7 +131,8 @@ void Worker::settle(Mbarrier& barrier) {
 }
 
 void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
-    if (parity & ~1) fault("mbarrier", pc, "the parity is %d: it must be 0 or 1", parity);
+    if (parity & ~1)
+        fault("mbarrier", pc, "mbarrier_wait with phase parity %d: it must be 0 or 1", parity);
     while (mbarrier_at(address, pc).phase % 2 == unsigned(parity))
         wait_as(State::at_mbarrier, pc);
     join_clocks(async.clocks[current], async.barriers[address].known);
@@ -139,8 +143,8 @@ void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
 void Worker::bulk_aligned(uintptr_t to, uintptr_t from, int bytes, uintptr_t pc) {
     if (bytes <= 0 || ((to | from | unsigned(bytes)) & 15))
         fault("misaligned access", pc,
-              "a bulk copy of %d bytes from %s to %s: size and addresses must be multiples of 16",
-              bytes, place(from), place(to));
+              "bulk copy of %d bytes from %s to %s: the size and both addresses must be multiples "
+              "of 16 bytes", bytes, place(from), place(to));
 }
 
 void Worker::count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc) {
@@ -154,9 +158,9 @@ void Worker::count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc) {
 void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address, uintptr_t pc) {
     bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
     Mbarrier& barrier = mbarrier_at(address, pc);
-    examine(uintptr_t(from), unsigned(bytes), Kind::load, pc);
+    check_uncounted(uintptr_t(from), unsigned(bytes), Kind::load, pc);
     count_bulk(uintptr_t(from), bytes, Kind::load, pc);
-    examine(uintptr_t(to), unsigned(bytes), Kind::store, pc);
+    check_uncounted(uintptr_t(to), unsigned(bytes), Kind::store, pc);
     std::memcpy(to, from, size_t(bytes));
     uint16_t index;
     site(pc - 1, 4, Kind::store, index);
@@ -167,13 +171,13 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
     barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + unsigned(bytes), pc});
     publish(barrier.gathering);
     barrier.bytes -= bytes;
-    settle(barrier);
+    complete_if_done(barrier);
 }
 
 void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {
     bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
-    examine_proxy(uintptr_t(from), unsigned(bytes), pc, "a bulk copy");
-    examine(uintptr_t(to), unsigned(bytes), Kind::store, pc);
+    check_proxy_read(uintptr_t(from), unsigned(bytes), pc, "a bulk copy");
+    check_uncounted(uintptr_t(to), unsigned(bytes), Kind::store, pc);
     count_bulk(uintptr_t(to), bytes, Kind::store, pc);
     std::memcpy(to, from, size_t(bytes));
     async.stores.resize(threads);
@@ -189,24 +193,26 @@ void Worker::bulk_wait_read(unsigned newest) {
     if (!async.stores.empty()) reads_done(async.stores[current], newest);
 }
 
-// Marks the end of an asynchronous read: threads ordered after this moment may overwrite the data.
+// Ends the asynchronous reads of all groups but the newest. It enters them as loads of this thread,
+// so a store that is not ordered after this moment is a race.
 void Worker::reads_done(Reads& of, unsigned newest) {
     for (; of.groups.size() > newest; of.groups.erase(of.groups.begin())) {
         for (const Span& span : of.groups.front())
-            examine(span.from, unsigned(span.to - span.from), Kind::load, span.pc);
+            check_uncounted(span.from, unsigned(span.to - span.from), Kind::load, span.pc);
         async.reads -= of.groups.front().size();
     }
 }
 
-// Checks a store to shared memory: may an asynchronous operation still read there?
-void Worker::overwritten(const Look& look) {
+// Checks a store to shared memory: may a bulk copy or a wgmma still read there?
+void Worker::check_overwrite(const CheckedAccess& checked) {
     auto meets = [&](const std::vector<Span>& spans, int thread) {
         for (const Span& span : spans) {
-            if (look.address >= span.to || look.address + look.bytes <= span.from) continue;
+            if (checked.address >= span.to || checked.address + checked.bytes <= span.from)
+                continue;
             Other other{span.pc, blockIdx, fibers[thread].index};
-            report(true, "overwritten too early", sites[look.site].pc, other,
-                   "store to %s, which an asynchronous operation may still read: nothing waited "
-                   "for its end", place(std::max(look.address, span.from)));
+            report(true, "overwritten too early", sites[checked.site].pc, other,
+                   "store to %s, which a bulk copy or wgmma may still read: no thread has waited "
+                   "for it", place(std::max(checked.address, span.from)));
         }
     };
     auto all = [&](const Reads& of, size_t thread) {
@@ -217,7 +223,7 @@ void Worker::overwritten(const Look& look) {
     for (size_t w = 0; w < async.warps.size(); ++w) all(async.warps[w], w * 32);
 }
 
-// ---- wgmma: each warp computes its 16 rows; nothing checks that the four warps go together
+// ---- wgmma: each warp computes its 16 rows. Nothing checks that its four warps execute together
 
 struct WgmmaCall {
     float* d;
@@ -226,40 +232,43 @@ struct WgmmaCall {
     uintptr_t pc;
 };
 
-void Worker::warp_meets(void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
+void Worker::warp_collective(void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
     if (async.warps.empty()) async.warps.resize(warps.size());
     if (lanes_of(current / 32) < 32 || ~lanes_present(current / 32))
-        fault("warp mask", pc, "a wgmma operation by fewer than 32 lanes");
+        fault("warp mask", pc, "wgmma operation by fewer than 32 lanes: all lanes must execute it");
     collective(0xffffffffu, step, argument, pc);
 }
 
-// Runs what may fault: the lane that arrived last does the work of all lanes.
-bool Worker::warp_met(void* argument, uintptr_t pc) {
+// Waits for all lanes of the warp. Returns true to the last one, which then does the work of all:
+// work that may report an error cannot run inside the collective.
+bool Worker::is_last_of_warp(void* argument, uintptr_t pc) {
     auto step = [](void** arguments, unsigned) {
         Warpgroup& group = t_worker->async.warps[t_worker->current / 32];
         std::copy(arguments, arguments + 32, group.arguments);
         group.met = true;
     };
-    warp_meets(step, argument, pc);
+    warp_collective(step, argument, pc);
     return std::exchange(async.warps[current / 32].met, false);
 }
 
-// Returns a number as a tensor core reads it.
+// Returns a number as a tensor core reads it: without the 13 lowest bits of its significand.
 inline float seen_as_tf32(float value) {
     return sim::bits<float>(sim::bits<unsigned>(value) & 0xffffe000);
 }
 
-// Rows of an operand: twice 16 bytes, of 8 numbers in TF32 ('t') or of 16 in bf16 or fp16.
+// Reads rows of an operand. A row has two times 16 bytes: 8 numbers in TF32 ('t'), 16 in bf16 ('b')
+// or fp16 ('f').
 void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                            uintptr_t pc, std::vector<Span>& reading) {
     if (descriptor >> 62)
-        fault("wgmma", pc, "the simulator does not support a descriptor with a swizzle");
+        fault("wgmma", pc, "the descriptor has a swizzle mode, which the simulator does not "
+              "support");
     uintptr_t start = uintptr_t(shared) + (descriptor & 0x3fff) * 16;
     uintptr_t k_step = (descriptor >> 16 & 0x3fff) * 16, row_step = (descriptor >> 32 & 0x3fff) * 16;
     for (int quad = 0; quad < 2; ++quad)
         for (int row = first; row < first + rows; row += 8) {
             uintptr_t core = start + unsigned(quad) * k_step + unsigned(row / 8) * row_step;
-            examine_proxy(core, 128, pc, "wgmma");
+            check_proxy_read(core, 128, pc, "wgmma");
             const auto* halves = reinterpret_cast<const uint16_t*>(core);
             const auto* words = reinterpret_cast<const float*>(core);
             for (int i = 0; i < 8; ++i) {  // 16 bytes of a row
@@ -283,21 +292,22 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
                    int accumulate, uintptr_t pc) {
     const int k = type == 't' ? 8 : 16;
     WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc};
-    if (!warp_met(&mine, pc)) return;
+    if (!is_last_of_warp(&mine, pc)) return;
     Warpgroup& group = async.warps[current / 32];
     auto call = [&](int lane) { return static_cast<WgmmaCall*>(group.arguments[lane]); };
     const WgmmaCall first = *call(0);
     for (int lane = 1; lane < 32; ++lane)
         if (call(lane)->a != first.a || call(lane)->b != first.b ||
             call(lane)->accumulate != first.accumulate)
-            fault("wgmma", first.pc, "lanes 0 and %d have different descriptors", lane);
+            fault("wgmma", first.pc, "lanes 0 and %d pass different descriptors or accumulate "
+                  "flags", lane);
     Wgmma* chain = nullptr;
     for (auto& other : group.chains)
         if (other.d[0] == first.d) chain = &other;
-    if (!chain) {  // the accumulators leave the registers
+    if (!chain) {  // the accumulators are in registers
         if (!group.fenced)
             report(true, "no wgmma fence", first.pc, {},
-                   "no wgmma_fence before a wgmma whose accumulators were in registers");
+                   "the accumulators are in registers, and no wgmma_fence precedes this wgmma");
         group.chains.push_back({{}, std::vector<float>(size_t(16 * first.n)), first.n});
         chain = &group.chains.back();
         for (int lane = 0; lane < 32; ++lane) {
@@ -309,14 +319,15 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
     auto& [a, b, transposed] = *operands;
     wgmma_operand(first.a, current / 32 % 4 * 16, 16, type, a, first.pc, group.reading);
     wgmma_operand(first.b, 0, first.n, type, b, first.pc, group.reading);
-    float odd = 0;  // NaN if b has an infinity or NaN; else zeros of a, as of padding, add nothing
+    // NaN if b has an infinity or a NaN. Otherwise zeros in a, as from padding, can be skipped.
+    float zero_times_b = 0;
     for (int j = 0; j < first.n; ++j)
-        for (int i = 0; i < k; ++i) odd += 0 * (transposed[i][j] = b[j][i]);
+        for (int i = 0; i < k; ++i) zero_times_b += 0 * (transposed[i][j] = b[j][i]);
     for (int row = 0; row < 16; ++row) {
         float* sums = &chain->sums[size_t(row * first.n)];
         if (!first.accumulate) std::fill(sums, sums + first.n, 0.0f);
         for (int i = 0; i < k; ++i) {
-            if (a[row][i] == 0 && odd == 0) continue;
+            if (a[row][i] == 0 && zero_times_b == 0) continue;
             for (int j = 0; j < first.n; ++j) sums[j] += a[row][i] * transposed[i][j];
         }
     }
@@ -326,20 +337,20 @@ void Worker::wgmma_fence(uintptr_t pc) {
     auto step = [](void**, unsigned) {
         t_worker->async.warps[t_worker->current / 32].fenced = true;
     };
-    warp_meets(step, nullptr, pc);
+    warp_collective(step, nullptr, pc);
 }
 
 void Worker::wgmma_commit(uintptr_t pc) {
     auto step = [](void**, unsigned) { t_worker->async.warps[t_worker->current / 32].commit(); };
-    warp_meets(step, nullptr, pc);
+    warp_collective(step, nullptr, pc);
 }
 
-// Runs within the warp operation, so that all lanes then know that the reads have ended.
+// Ends the reads inside the collective, so that they are ordered before what all lanes do next.
 void Worker::wgmma_wait(unsigned newest, uintptr_t pc) {
     auto step = [](void** arguments, unsigned) {
         t_worker->wgmma_done(*static_cast<unsigned*>(arguments[0]));
     };
-    warp_meets(step, &newest, pc);
+    warp_collective(step, &newest, pc);
 }
 
 void Worker::wgmma_done(unsigned newest) {

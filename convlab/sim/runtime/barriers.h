@@ -1,4 +1,4 @@
-// Where threads wait for each other: barriers, warp operations, deadlocks.
+// Barriers and warp operations: how threads wait for one another, and how a deadlock is found.
 #pragma once
 #include "findings.h"
 
@@ -16,12 +16,12 @@ void Worker::collective(unsigned mask, void (*step)(void**, unsigned), void* arg
     Warp& warp = warps[w];
     if (!(mask >> lane & 1))
         fault("warp mask", pc, "lane %d calls a warp operation with mask 0x%08x, which does not "
-              "include it", lane, mask);
+              "include this lane", lane, mask);
     size_t g = 0;
     while (g < warp.gathering.size() && warp.gathering[g].mask != mask) ++g;
     if (g == warp.gathering.size()) warp.gathering.push_back({mask, 0, step});
     if (warp.gathering[g].step != step)
-        fault("warp mask", pc, "lane %d reached another warp operation than the lanes of mask "
+        fault("warp mask", pc, "lane %d calls a different warp operation than the lanes of mask "
               "0x%08x, which wait for it", lane, mask);
     warp.arguments[lane] = argument;
     warp.gathering[g].arrived |= 1u << lane;
@@ -29,7 +29,8 @@ void Worker::collective(unsigned mask, void (*step)(void**, unsigned), void* arg
     wait_as(State::at_warp, pc);
 }
 
-// Called when no fiber can run: completes a barrier or a warp operation, or reports a deadlock.
+// Called when no fiber can run. Completes a barrier or warp operations, or counts full logs.
+// Returns false if nothing can be completed: a deadlock.
 bool Worker::release() {
     bool any = false;
     for (int w = 0; w < int(warps.size()); ++w) any |= release_warp(w);
@@ -40,7 +41,7 @@ bool Worker::release() {
     ++counters.barriers;
     compare_barriers();
     if (atomics) all_acquired = g_clock;
-    for (int w = 0; w < int(warps.size()); ++w) flush(w);  // lanes are in step again
+    for (int w = 0; w < int(warps.size()); ++w) flush(w);  // all lanes are at the barrier
     ++phase;
     ++era;
     for (auto& warp : warps) {
@@ -55,7 +56,7 @@ bool Worker::release() {
 
 int Worker::lanes_of(int w) const { return std::min(32, threads - w * 32); }
 
-unsigned Worker::lanes_present(int w) const {  // those that have not returned
+unsigned Worker::lanes_present(int w) const {  // the lanes that have not ended
     unsigned present = 0;
     for (int lane = 0; lane < lanes_of(w); ++lane)
         if (fibers[w * 32 + lane].state != State::done) present |= 1u << lane;
@@ -74,25 +75,25 @@ bool Worker::release_warp(int w) {
                 lanes[lane].state = State::ready;
     }
     unsigned present = lanes_present(w);
-    for (size_t g = 0; g < warp.gathering.size() && !met; ++g)  // missing lanes have returned
+    for (size_t g = 0; g < warp.gathering.size() && !met; ++g)  // the missing lanes have ended
         if ((met = !(warp.gathering[g].mask & ~warp.gathering[g].arrived & present)))
             complete(w, g);
-    return full || met || answer_active(w);
+    return full || met || complete_activemask(w);
 }
 
 void Worker::complete(int w, size_t g) {
     Warp& warp = warps[w];
     Group group = warp.gathering[g];
     warp.gathering.erase(warp.gathering.begin() + long(g));
-    aside = true;
+    in_collective = true;
     if (group.step) group.step(warp.arguments, group.arrived);
-    aside = false;
+    in_collective = false;
     order(w, group.arrived);
     for (int lane = 0; lane < 32; ++lane)
         if (group.arrived >> lane & 1) fibers[w * 32 + lane].state = State::ready;
 }
 
-// Synchronizes the lanes of a mask: what one of them knew, all of them know.
+// Synchronizes the lanes of a mask: what is ordered before one of them is ordered before all.
 void Worker::order(int w, unsigned mask) {
     Warp& warp = warps[w];
     if (!async.clocks.empty()) share_clocks(w, mask);
@@ -112,17 +113,17 @@ void Worker::order(int w, unsigned mask) {
     if (warp.stamp < 0xffff) ++warp.stamp;
 }
 
-// Checks the barriers at which the block's threads wait: is it the same one, and are all there?
+// Checks a barrier of the block: do all threads wait at the same call, and has none returned?
 void Worker::compare_barriers() {
     int first = -1, running = current;
     for (int i = 0; i < threads; ++i) {
         if (fibers[i].state != State::at_barrier) continue;
         if (first < 0) first = i;
         if (fibers[i].waits_at == fibers[first].waits_at) continue;
-        current = i;  // the Python side drops it if both addresses are on one line
+        current = i;  // findings.py drops the finding if both addresses are on one line
         report(true, "divergent barrier", fibers[i].waits_at,
                {fibers[first].waits_at, blockIdx, fibers[first].index},
-               "threads of the block wait at different __syncthreads");
+               "threads of the block wait at different __syncthreads() calls (barrier divergence)");
     }
     if (last_arrived < threads && !abandoned) {
         current = first;
@@ -133,15 +134,15 @@ void Worker::compare_barriers() {
     current = running;
 }
 
-// Answers __activemask: the lanes at the same call when no other lane can run. In every other run
-// each lane gets itself alone, because a GPU promises no more.
-bool Worker::answer_active(int w) {
+// Completes __activemask when no other lane can run: its result is the lanes at the same call. In
+// odd schedules each lane gets only itself, because CUDA guarantees no more.
+bool Worker::complete_activemask(int w) {
     unsigned mask = 0;
     uintptr_t where = 0;
     auto each = [&](auto use) {
         for (int lane = 0; lane < lanes_of(w); ++lane)
             if (Fiber& f = fibers[w * 32 + lane];
-                f.state == State::asks_active && (!where || f.waits_at == where))
+                f.state == State::at_activemask && (!where || f.waits_at == where))
                 use(f, lane);
     };
     each([&](Fiber& f, int lane) { where = f.waits_at, mask |= 1u << lane; });
@@ -151,7 +152,7 @@ bool Worker::answer_active(int w) {
     return mask != 0;
 }
 
-// Reports why no thread can go on, and ends the block. `from` is the fiber whose stack is in use.
+// Reports why no thread can go on, and ends the block. The stack of fiber `from` is in use.
 void Worker::deadlock(int from) {
     int at_barrier = 0, at_warp = 0, at_mbarrier = 0, example = -1, mbarrier = -1;
     for (int i = threads; i-- > 0;) {
@@ -160,24 +161,25 @@ void Worker::deadlock(int from) {
         if (fibers[i].state == State::at_mbarrier) ++at_mbarrier, mbarrier = i;
     }
     current = at_mbarrier ? mbarrier : example;
-    std::string others = at_mbarrier ? text(", %d for an mbarrier", at_mbarrier) : "";
-    others = text("%d threads wait at __syncthreads and %d in warp operations", at_barrier, at_warp) +
-             others;
+    std::string others = at_mbarrier ? text(" and %d on an mbarrier", at_mbarrier) : "";
+    others = text("%d threads wait at __syncthreads and %d in warp operations", at_barrier,
+                  at_warp) + others;
     if (at_mbarrier) {
         report(true, "deadlock", fibers[mbarrier].waits_at, {},
-               "%s: its phase never completes", others);
+               "%s: its phase never completes, for want of arrivals or transaction bytes, or this "
+               "wait has the wrong phase parity", others);
     } else {
         Group g{};
         for (auto& group : warps[example / 32].gathering)
             if (group.arrived >> example % 32 & 1) g = group;
         report(true, "deadlock", fibers[example].waits_at, {},
-               "%s; one of mask 0x%08x waits for lanes 0x%08x, which never arrive", others, g.mask,
-               g.mask & ~g.arrived);
+               "%s; one with mask 0x%08x waits for lanes 0x%08x, which never arrive", others,
+               g.mask, g.mask & ~g.arrived);
     }
     for (int i = 0; i < threads; ++i) {
         if (fibers[i].state == State::done) continue;
         fibers[i].state = State::done;
-        if (fibers[i].stack) bury(fibers[i].stack, i == from);
+        if (fibers[i].stack) release_stack(fibers[i].stack, i == from);
     }
     live = waiting = 0;
     abandoned = true;
@@ -197,7 +199,7 @@ void sim_collective(unsigned mask, void (*step)(void**, unsigned), void* argumen
     t_worker->collective(mask, step, argument, CALLER);
 }
 unsigned sim_active_lanes() {
-    t_worker->wait_as(State::asks_active, CALLER);
+    t_worker->wait_as(State::at_activemask, CALLER);
     return t_worker->fibers[t_worker->current].active;
 }
 }

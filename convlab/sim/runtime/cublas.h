@@ -1,5 +1,5 @@
-// cuBLAS: column-major, on the CPU. Its traffic is a model: 128 x 128 tiles of C, each reading its
-// panels of A and B once.
+// cuBLAS on the CPU, column-major. Its traffic is a model: C has tiles of 128 x 128, and each tile
+// reads its panels of A and B once.
 #pragma once
 #include "host.h"
 
@@ -45,15 +45,15 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (m < 0 || n < 0 || k < 0 || batch < 0 || lda < std::max(1, na ? m : k) ||
         ldb < std::max(1, nb ? k : n) || ldc < std::max(1, m)) {
-        note(g_library_call, "cublasSgemm of m = %d, n = %d, k = %d: a leading dimension is less "
-             "than its matrix has rows (lda = %d, ldb = %d, ldc = %d), or a size is negative",
-             m, n, k, lda, ldb, ldc);
+        report_refusal(g_library_call, "cublasSgemm of m = %d, n = %d, k = %d: a leading dimension "
+                       "is less than the rows of its matrix (lda = %d, ldb = %d, ldc = %d), or a "
+                       "size is negative", m, n, k, lda, ldb, ldc);
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     on_stream(g_library_stream, g_library_call);
     Opened memory;
     std::atomic<long long> next{0};
-    auto work = [&] {  // a column of C at a time
+    auto work = [&] {  // computes one column of C after the other
         for (long long t; (t = next.fetch_add(1)) < (long long)n * batch;) {
             long long j = t % n;
             const float *ba = a + t / n * stride_a, *bb = b + t / n * stride_b;
@@ -71,17 +71,18 @@ cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_
         }
     };
     std::vector<std::thread> others;
-    bool partly = g_sample || g_record.on;  // then the result is incomplete, and nobody needs it
+    bool partly = g_sample || g_record.on;  // some blocks do not run, so no result is needed
     for (int i = 1; i < g_threads && (long long)m * n * k * batch > 100000 && !partly; ++i)
         others.emplace_back(work);
     if (!partly) work();
     for (auto& other : others) other.join();
-    for (int i = 0; i < batch && n; ++i)  // whole columns, gaps included
+    for (int i = 0; i < batch && n; ++i)  // from the first to the last element, gaps included
         sim_host_wrote(c + i * stride_c, (size_t(n - 1) * ldc + m) * 4);
     uint64_t tiles_m = uint64_t(m + 127) / 128, tiles_n = uint64_t(n + 127) / 128;
     g_counters.library_bytes += 4 * uint64_t(batch) *
                                 (tiles_n * m * k + tiles_m * n * k + uint64_t(m) * n);
-    g_counters.library_once += 4 * uint64_t(batch) * (uint64_t(m) * k + uint64_t(k) * n + uint64_t(m) * n);
+    g_counters.library_once += 4 * uint64_t(batch) *
+                               (uint64_t(m) * k + uint64_t(k) * n + uint64_t(m) * n);
     g_counters.library_flops += 2 * uint64_t(batch) * m * n * k;
     ++g_counters.launches;
     return CUBLAS_STATUS_SUCCESS;

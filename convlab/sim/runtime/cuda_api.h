@@ -1,4 +1,4 @@
-// What a kernel calls (see ../include/sim.h), and the CUDA runtime API.
+// The functions that a kernel calls (../include/sim.h), and the CUDA runtime API.
 #pragma once
 #include "host.h"
 #include "launch.h"
@@ -8,7 +8,7 @@
 #include <thread>
 
 namespace {
-// Returns the linker's name of a kernel: it tells instances of a template, and pointers, apart.
+// Returns a kernel's demangled name, with its template arguments; `name` if it is not known.
 std::string instance(const char* name, const void* kernel) {
     Dl_info found;
     if (!kernel || !dladdr(kernel, &found) || found.dli_saddr != kernel) return name;
@@ -22,15 +22,16 @@ std::string instance(const char* name, const void* kernel) {
     return whole.substr(0, end);
 }
 
-// Checks a copy or fill of the runtime API: one that begins in a buffer must end there.
+// Checks a copy or fill of the runtime API. One that begins in a buffer must end in it.
 void inside(const void* pointer, size_t bytes, bool store, uintptr_t pc) {
     auto at = uintptr_t(pointer);
     const Buffer* b = in_buffers(at) && bytes ? buffer_near(at) : nullptr;
     if (b && (at < b->base || at + bytes > b->base + b->bytes))
-        fault("global out of bounds", pc, "a copy or fill of %zu bytes at %s, of %zu elements",
-              bytes, place_of(at), b->bytes / 4);
+        fault("global out of bounds", pc, "copy or fill of %zu bytes at %s", bytes,
+              place_outside(b->name, long(at - b->base), b->bytes, b->shape));
     if (b && store && b->use == kInput)
-        fault("store to an input", pc, "a copy or fill of %s, which is an input", place_of(at));
+        fault("store to an input", pc, "copy or fill of %s: %s is an input, which conv2d may not "
+              "write", place_of(at), b->name);
     if (b && store) sim_host_wrote(pointer, bytes);
 }
 }  // namespace
@@ -39,27 +40,30 @@ extern "C" {
 void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
     auto [grid, block, shared_bytes, stream, name] = config;
-    static struct { uint16_t number; dim3 grid, block; } ahead{};
+    static struct { uint16_t number; dim3 grid, block; } previous{};
     bool dependent = std::exchange(g_dependent, false);
     if (t_worker)
-        fault("launch in a kernel", pc, "a thread of a kernel launches %s; convlab launches kernels "
-              "from the host only, on the simulator and on a GPU", name);
+        fault("launch in a kernel", pc, "a thread of a kernel launches %s; convlab supports "
+              "launches from the host only, on the simulator and on a GPU", name);
     int limit = kSharedDefault;
-    for (auto& [which, bytes] : g_shared_opt_in)  // null: a template, and which is not known here
+    // `kernel` is null for a template, because its instance is not known here.
+    for (auto& [which, bytes] : g_shared_opt_in)
         if (which == kernel || !kernel) limit = std::max(limit, bytes);
     uint64_t threads = uint64_t(block.x) * block.y * block.z;
     if (!threads || threads > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
         grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
-        note(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to %d "
-             "threads, at most 64 in z; a grid has 1 to 2147483647 blocks in x, 65535 in y and "
-             "in z", grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
+        report_refusal(pc, "grid (%u, %u, %u) of blocks of (%u, %u, %u) threads: a block has 1 to "
+                       "%d threads, at most 64 in z; a grid has 1 to 2147483647 blocks in x, and "
+                       "1 to 65535 in y and in z",
+                       grid.x, grid.y, grid.z, block.x, block.y, block.z, kMaxThreads);
         g_error = cudaErrorInvalidConfiguration;
         return;
     }
     if (shared_bytes > size_t(limit)) {
-        note(pc, "%zu bytes of dynamic shared memory, but the kernel may use %d; request up to "
-             "%d with cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, "
-             "bytes)", shared_bytes, limit, kSharedOptIn);
+        report_refusal(pc, "%zu bytes of dynamic shared memory, but the kernel may use %d bytes: "
+                       "request up to %d bytes with cudaFuncSetAttribute(kernel, "
+                       "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)",
+                       shared_bytes, limit, kSharedOptIn);
         g_error = cudaErrorInvalidValue;
         return;
     }
@@ -70,9 +74,9 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     Launch launch;
     launch.name = name, launch.number = g_launch;
     launch.grid = grid, launch.block = block;
-    launch.grid_ahead = ahead.grid, launch.block_ahead = ahead.block;
-    if (dependent) launch.ahead = ahead.number;
-    ahead = {g_launch, grid, block};
+    launch.previous_grid = previous.grid, launch.previous_block = previous.block;
+    if (dependent) launch.previous = previous.number;
+    previous = {g_launch, grid, block};
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
@@ -82,7 +86,7 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     ++g_counters.launches;
     for (int i = 1; i < g_threads; ++i) start_worker(launch);
     Worker().run(&launch);
-    for (size_t i = 0;; ++i) {  // running workers may start more
+    for (size_t i = 0;; ++i) {  // a running worker may start another one
         std::unique_lock<std::mutex> hold(launch.lock);
         if (i == launch.others.size()) break;
         std::thread other = std::move(launch.others[i]);
@@ -92,8 +96,9 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     g_os_threads = 0;
     g_running = nullptr;
     if (g_sample) extrapolate(launch);
-    tell(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x, block.y,
-              block.z, shared_bytes + launch.static_bytes, instance(name, kernel).c_str()));
+    write_report(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%.400s\n", grid.x, grid.y, grid.z, block.x,
+                      block.y, block.z, shared_bytes + launch.static_bytes,
+                      instance(name, kernel).c_str()));
 }
 
 void sim_fiber_start() {
@@ -105,12 +110,13 @@ void sim_fence() {
     if (t_worker) t_worker->fibers[t_worker->current].fenced = true;
 }
 void* sim_dynamic_shared() { return sim_dynamic_array; }
-// The lane then gets its own value, or in every other run the bits of a NaN.
-bool sim_stray_shuffle(int source, unsigned came) {
-    if (!t_worker->abandoned)  // else that lane ended at a fault, which is reported
+// Reports a shuffle from a lane that does not participate. Returns whether the lane gets the bits
+// of a NaN (in odd schedules) instead of its own value.
+bool sim_stray_shuffle(int source, unsigned participants) {
+    if (!t_worker->abandoned)  // else the source lane ended at an error, which is reported
         report(false, "shuffle outside the mask", CALLER, {},
-               "lane %d reads from lane %d, which does not participate (lanes 0x%08x do): "
-               "undefined on a GPU", t_worker->current % 32, source, came);
+               "lane %d reads from lane %d, which does not participate (lanes 0x%08x do): the "
+               "value is undefined on a GPU", t_worker->current % 32, source, participants);
     return g_schedule & 1;
 }
 void sim_spin() {
@@ -140,8 +146,8 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value > kSharedOptIn) {
-        note(CALLER, "cudaFuncSetAttribute requests %d bytes of "
-             "dynamic shared memory, but a block has at most %d", value, kSharedOptIn);
+        report_refusal(CALLER, "cudaFuncSetAttribute requests %d bytes of dynamic shared memory, "
+                       "but a block has at most %d bytes", value, kSharedOptIn);
         return g_error = cudaErrorInvalidValue;
     }
     g_shared_opt_in[kernel] = value;
@@ -171,16 +177,18 @@ cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pi
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {
     if (g_stream)
         report(false, "allocation", CALLER, {}, "conv2d allocates %zu bytes: a CUDA graph cannot "
-               "capture that, and nothing frees them; request memory in conv2d_workspace", bytes);
+               "capture an allocation, and nothing frees it; request memory in conv2d_workspace",
+               bytes);
     *pointer = sim_map("cudaMalloc", -1, 0, bytes, access);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
 }
 void* sim_variable(const char* name, const void* image, size_t bytes, const unsigned* shape,
                    int use) {
     void* at = sim_map(name, -2, 0, bytes, use);
-    if (!at) fault("memory", CALLER, "no memory for %s", name);
+    if (!at) fault("memory", CALLER, "not enough memory for the variable %s", name);
     auto* from = static_cast<const char*>(image);
-    if (*from || memcmp(from, from + 1, bytes - 1)) std::memcpy(at, from, bytes);  // not all zero
+    bool all_zero = !*from && !memcmp(from, from + 1, bytes - 1);
+    if (!all_zero) std::memcpy(at, from, bytes);
     g_buffers.back().shape = shape;
     return at;
 }
@@ -189,7 +197,7 @@ cudaError_t cudaFree(void* pointer) {
     for (Buffer& b : g_buffers) {
         if (b.base != uintptr_t(pointer) || b.name != "cudaMalloc") continue;
         mmap(pointer, b.bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0);
-        b.name = "memory that was freed", b.bytes = 0;
+        b.name = "freed memory", b.bytes = 0;
         return cudaSuccess;
     }
     return g_error = cudaErrorInvalidValue;

@@ -1,12 +1,13 @@
-// A block's threads as fibers: who runs next, and how each begins and ends.
+// Runs a block's threads as fibers: which thread runs next, and how a thread begins and ends.
 #pragma once
 #include "findings.h"
 #include "switch.h"
 
 namespace {
-int Worker::draw() {  // 1 to kPatience, pseudo-random (a linear congruential generator)
-    dice = dice * 6364136223846793005u + 1442695040888963407u;
-    return 1 + int(dice >> 33) % kPatience;
+// Returns a pseudo-random number from 1 to kMostUntilSwitch (a linear congruential generator).
+int Worker::draw() {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return 1 + int(random_state >> 33) % kMostUntilSwitch;
 }
 
 char* Worker::new_stack() {
@@ -15,8 +16,8 @@ char* Worker::new_stack() {
         free_stacks.pop_back();
         return stack;
     }
-    // The pages below a stack stay unmapped, so that an overflow faults. With many workers a
-    // process would exceed its number of maps: then 32 stacks share one guard.
+    // The guard pages below a stack stay unmapped, so that a stack overflow faults. With many
+    // workers the process would exceed its limit of memory maps, so 32 stacks share one guard.
     int n = crowded ? 32 : 1;
     auto* stack = static_cast<char*>(reserve(kGuard + n * kStack, PROT_NONE));
     if (!stack || mprotect(stack + kGuard, n * kStack, PROT_READ | PROT_WRITE)) out_of_stacks();
@@ -25,7 +26,7 @@ char* Worker::new_stack() {
     return stack;
 }
 
-void Worker::bury(char* stack, bool in_use) {
+void Worker::release_stack(char* stack, bool in_use) {
     if (!in_use) return free_stacks.push_back(stack);
     if (dead_stack) free_stacks.push_back(dead_stack);
     dead_stack = stack;
@@ -47,25 +48,25 @@ inline void Worker::enter(int next, void** save) {
 inline void Worker::find_log(int i) {
     if (!g_trace) return;
     Fiber& f = fibers[i];
-    here = &log[size_t(i) * kLog] + f.logged;
-    here_end = &log[size_t(i) * kLog] + kLog;
-    step_at = f.step, step_log = f.still ? here : nullptr;
+    next_entry = &log[size_t(i) * kLog] + f.logged;
+    log_end = &log[size_t(i) * kLog] + kLog;
+    step_at = f.step, step_log = f.still ? next_entry : nullptr;
 }
 
 inline void Worker::save_log(int i) {
     if (!g_trace) return;
     Fiber& f = fibers[i];
-    f.logged = int(here - &log[size_t(i) * kLog]);
-    f.step = step_at, f.still = here == step_log;
+    f.logged = int(next_entry - &log[size_t(i) * kLog]);
+    f.step = step_at, f.still = next_entry == step_log;
 }
 
 inline bool Worker::can_run(int i) const {
     return fibers[i].state == State::ready || fibers[i].state == State::fresh;
 }
 
-// Switches to the next fiber that can run, or to the scheduler if there is none.
+// Switches to the next thread that can run, or to the scheduler if all threads have ended.
 void Worker::yield() {
-    settle();
+    resolve_pending();
     int from = current;
     if (from >= 0) save_log(from);
     void** save = from < 0 ? &scheduler : &fibers[from].stack_pointer;
@@ -88,34 +89,34 @@ void Worker::yield() {
     }
 }
 
-// For loops that wait for another thread: fibers are never interrupted, so let others run.
+// Called in loops that may poll for another thread. Nothing preempts a fiber, so it must yield.
 void Worker::spin() {
     if (++spins % 16 == 0) yield();
-    look(0);
+    count_poll(0);
 }
 
 void start_worker(Launch& launch);
 
-// A thread that reads one place so often may wait for a block that no worker has begun, or for a
-// block whose worker shares a core with others.
-void Worker::look(uintptr_t at) {
-    if (at != looked_at || current != looker) looks = 0, looked_at = at, looker = current;
-    if (++looks % (crowded ? kRelief / 16 : kRelief)) return;
+// Counts the reads of one address by one thread. A thread that reads it this often may wait for a
+// block that has not begun, or for one on another worker: this starts one worker more, and yields.
+void Worker::count_poll(uintptr_t at) {
+    if (at != polled_at || current != poller) polls = 0, polled_at = at, poller = current;
+    if (++polls % (crowded ? kRelief / 16 : kRelief)) return;
     start_worker(*launch);
     yield();
     sched_yield();
 }
 
-// Ends the current thread, at its return or at a fault.
+// Ends the current thread, at its return or at an error.
 void Worker::leave(bool at_fault) {
-    settle();
+    resolve_pending();
     Fiber& f = fibers[current];
     f.state = State::done;
     abandoned |= at_fault;
     --live;
-    bury(f.stack, true);
+    release_stack(f.stack, true);
     yield();
-    abort();  // a finished fiber is never entered again
+    abort();  // never reached: a finished fiber does not run again
 }
 
 void Worker::run_block(uint64_t number) {
@@ -135,7 +136,7 @@ void Worker::run_block(uint64_t number) {
     shared_used = kRedZone;
     dynamic = nullptr;
     if (launch->shared_bytes)
-        dynamic = allot("extern __shared__", nullptr, launch->shared_bytes, nullptr);
+        dynamic = allocate_shared("extern __shared__", nullptr, launch->shared_bytes, nullptr);
     sim_dynamic_array = dynamic ? dynamic : shared;
     fibers.resize(threads);
     warps.assign((threads + 31) / 32, Warp{});
@@ -147,8 +148,8 @@ void Worker::run_block(uint64_t number) {
         fibers[i].index = launch->thread_of(unsigned(i));
     }
     current = -1;
-    dice = number * 2 + 1 + (uint64_t(g_schedule) << 40);
-    patience = draw();
+    random_state = number * 2 + 1 + (uint64_t(g_schedule) << 40);
+    until_switch = draw();
     t_worker = this;
     yield();
     t_worker = nullptr;

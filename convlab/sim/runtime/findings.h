@@ -1,9 +1,9 @@
-// Reports to the host process, as lines of text, what a kernel did wrong.
+// Writes findings to the report, which the host process reads: a line of text for each.
 #pragma once
 #include "worker.h"
 
 namespace {
-void tell(const std::string& line) {
+void write_report(const std::string& line) {
     for (size_t done = 0; done < line.size();) {
         ssize_t n = write(g_report, line.data() + done, line.size() - done);
         if (n < 0) _exit(76);
@@ -29,9 +29,9 @@ struct Finding {
 };
 std::vector<Finding> g_findings;
 
-// Writes one line to the report for the first finding of a kind at a code address. The line has
-// "fault" or "warning", kind, address, whether in a kernel, block, thread, the other address, the
-// other block, the other thread, and the text.
+// Reports the first finding of a kind at a code address; later ones are only counted. The line has
+// "fault" or "warning", the kind, the code address, whether a kernel runs, block, thread, the code
+// address, block and thread of the other access, and the text.
 template <typename... A>
 void report(bool error, const char* kind, uintptr_t pc, const Other& other, const char* format,
             const A&... arguments) {
@@ -48,9 +48,9 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
     if (g_findings.size() == kFindings) return;
     g_findings.push_back({kind, pc, {who}});
     uint3 thread = in_kernel ? w->fibers[w->current].index : uint3{};
-    tell(text("%s\t%s\t%lx\t%d\t%s\t%s\t%lx\t%s\t%s\t", error ? "fault" : "warning", kind, pc,
-              in_kernel, text(blockIdx), text(thread), other.pc, text(other.block),
-              text(other.thread)) + text(format, arguments...) + "\n");
+    write_report(text("%s\t%s\t%lx\t%d\t%s\t%s\t%lx\t%s\t%s\t", error ? "fault" : "warning", kind,
+                      pc, in_kernel, text(blockIdx), text(thread), other.pc, text(other.block),
+                      text(other.thread)) + text(format, arguments...) + "\n");
 }
 
 [[noreturn]] void end(int status) {
@@ -58,7 +58,7 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
     _exit(status);
 }
 
-// Reports a finding that ends the thread, or outside of a kernel the process.
+// Reports an error, and ends the thread; outside a kernel it ends the process.
 template <typename... A>
 [[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, const A&... arguments) {
     report(true, kind, pc, {}, format, arguments...);
@@ -66,19 +66,19 @@ template <typename... A>
     end(77);
 }
 
-// Ends the process: there are no more threads to run blocks in, or no memory for stacks.
+// Reports that there are no threads to run blocks in, or no memory for stacks. Ends the process.
 [[noreturn]] void out_of_stacks() {
-    report(true, "memory", 0, {}, "%d blocks wait for one another, and this machine has no more "
-           "memory maps or threads to simulate them at the same time (`vm.max_map_count`: two maps "
-           "for each warp; `ulimit -u`). Use a smaller problem, or a GPU",
+    report(true, "memory", 0, {}, "%d blocks wait for one another, and this machine has no memory "
+           "maps or threads left to simulate them at the same time: raise `vm.max_map_count` (two "
+           "maps for each warp) or `ulimit -u`, or use a smaller problem or a GPU",
            int(g_os_threads) + 1);
     end(77);
 }
 
-// Notes why a call of the host was refused: the file may ignore the error code.
+// Reports why a call of the host failed. The file may ignore the error code.
 template <typename... A>
-void note(uintptr_t pc, const char* format, const A&... arguments) {
-    tell("note\t" + text(format, arguments...) + "\n");
+void report_refusal(uintptr_t pc, const char* format, const A&... arguments) {
+    write_report("note\t" + text(format, arguments...) + "\n");
     report(false, "refused launch", pc, {}, format, arguments...);
 }
 }  // namespace

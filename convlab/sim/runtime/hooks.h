@@ -1,16 +1,16 @@
-// The functions that -fsanitize=thread and -fsanitize-coverage=trace-pc call before each access and
-// each basic block.
+// The hooks: g++ calls them before each access (-fsanitize=thread), and at the start of each basic
+// block (-fsanitize-coverage=trace-pc).
 #pragma once
 #include "access.h"
 
 extern "C" {
-// A copy of a whole struct moves in pieces of the largest power of two that its size and alignment
-// allow, or of 4 bytes where these are not known.
+// Splits the copy of a struct into accesses of `piece` bytes each.
 static inline void pieces(void* address, size_t bytes, size_t piece, Kind kind, uintptr_t pc) {
     Worker* w = t_worker;
     for (size_t at = 0; w && at < bytes; at += piece)
         w->access(uintptr_t(address) + at, unsigned(piece), kind, pc, false);
 }
+// Returns the largest power of two that divides a size, and at most 16.
 static inline size_t piece_of(size_t bytes) { return std::min<size_t>(bytes & -bytes, 16); }
 #define HOOK(name, bytes, kind, before, ordered)                                                \
     void __tsan_##name(void* address) {                                                         \
@@ -37,7 +37,7 @@ void __tsan_read_range(void* address, size_t bytes) {
 void __tsan_write_range(void* address, size_t bytes) {
     pieces(address, bytes, piece_of(bytes), Kind::store, CALLER);
 }
-// Atomics of the C++ library in host code (the guard of a local static is one): not checked.
+// Atomics of the C++ library in host code, such as the guard of a local static: not checked.
 #define ATOMIC_UPDATE(n, T, name, update)                                                       \
     T __tsan_atomic##n##_##name(volatile T* p, T v, int) { return update(p, v, 5); }
 #define ATOMIC_COMPARE(n, T, how)                                                               \
@@ -64,15 +64,15 @@ void __tsan_func_exit() {
 void __sanitizer_cov_trace_pc() {
     if (Worker* w = t_worker) w->step(CALLER);
 }
-HOOK(vptr_update, 8, Kind::store, , false)  // a constructor sets the table of its virtual functions
+HOOK(vptr_update, 8, Kind::store, , false)  // a constructor sets the pointer to virtual functions
 void __tsan_vptr_read(void**) {}
-// -fsanitize=return calls this where a function ends without its return value.
+// -fsanitize=return calls this at the end of a function that should have returned a value.
 void __ubsan_handle_missing_return(void*) {
     fault("abort", CALLER, "a function that must return a value ended without one");
 }
-// -fsanitize=bounds calls this before an index is used that is outside an array of known size.
+// -fsanitize=bounds calls this before an index outside an array of known size is used.
 struct SimType {
-    uint16_t kind, info;  // info: whether signed, and the logarithm of its bits
+    uint16_t kind, info;  // info: lowest bit: is it signed? The others: log2 of its size in bits
     char name[];          // 'float [2][4]'
 };
 struct SimIndexed {
@@ -85,10 +85,11 @@ void __ubsan_handle_out_of_bounds(const SimIndexed* what, intptr_t index) {
     std::string extents;
     for (const char* c = strchr(what->array->name, '['); *c; ++c)
         if (*c == '[' || (*c >= '0' && *c <= '9')) extents += *c == '[' ? ',' : *c;
-    // In a watched array the address is checked, and code may pass a row's end on purpose.
+    // The addresses of a watched array are checked too, and code may leave one of its rows on
+    // purpose. So that is a warning.
     int watched = t_worker ? t_worker->watched(extents) : 0;
     bool error = watched < 2;
-    report(error, "index out of bounds", CALLER, {}, "index %ld of %s, %s",
+    report(error, "index out of bounds", CALLER, {}, "index %ld of %s of type %s",
            index << unused >> unused, error ? "an array" : "a row", what->array->name);
     if (watched) return;
     if (!t_worker) end(77);

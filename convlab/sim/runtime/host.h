@@ -1,4 +1,4 @@
-// What the host process calls (see ../host.py): the start, the settings, the end.
+// The functions that the host process calls (../host.py): start, settings, buffers, end.
 #pragma once
 #include "signals.h"
 
@@ -9,7 +9,7 @@ void sim_begin(int threads, int trace, int report) {
     g_threads = threads, g_trace = trace, g_report = report;
     g_region = uintptr_t(reserve(kRegion + kConstants, PROT_NONE));
     if (!g_region)
-        fault("memory", 0, "cannot reserve 1 TiB of address space: raise `ulimit -v`");
+        fault("memory", 0, "cannot reserve 1.25 TiB of address space: raise `ulimit -v`");
     struct sigaction action {};
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -24,7 +24,7 @@ void sim_begin(int threads, int trace, int report) {
     std::at_quick_exit(on_exit);
 }
 
-void sim_null(const char* words) { g_null = words; }
+void sim_null(const char* note) { g_null = note; }
 void sim_host(cudaStream_t stream) { host_runs(g_stream = stream); }
 void sim_schedule(unsigned number) { g_schedule = number; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
@@ -32,11 +32,11 @@ void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
     g_record.on = true, g_record.block = {x, y, z}, g_record.warp = warp, g_record.left = limit;
 }
 
-// Ends the process after so many seconds, or after so many without a finished block.
+// Ends the process after `seconds`, or after `stall` seconds without a finished block.
 void sim_time_limit(double seconds, double stall) {
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);
-    g_patience.until = double(now.tv_sec) + double(now.tv_nsec) / 1e9 + seconds;
+    g_deadline.until = double(now.tv_sec) + double(now.tv_nsec) / 1e9 + seconds;
     double tick = std::min(seconds, stall / kTicks) + 1e-3;
     itimerval timer{};
     timer.it_value.tv_sec = time_t(tick);
@@ -45,10 +45,10 @@ void sim_time_limit(double seconds, double stall) {
     setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// Maps a buffer with unmapped memory on both sides. fd -1 is private memory, poisoned (all ones);
-// -2 is private memory that holds zeros.
+// Maps a buffer with unmapped memory on both sides. Its memory is that of a file descriptor, or
+// private: filled with poison (all bits one) for fd -1, and with zeros for fd -2.
 void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
-    size_t shift = offset % kPage;  // distance from a page's start
+    size_t shift = offset % kPage;  // offset in the first page
     size_t pages = (std::max<size_t>(shift + bytes, 1) + kPage - 1) / kPage * kPage;
     size_t& used = use == kConstant ? g_constants_used : g_region_used;
     if (used + pages + kGap > kRegion + (use == kConstant ? kConstants : 0)) return nullptr;
@@ -72,7 +72,7 @@ void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
     return at;
 }
 
-// Hides the filter while conv2d runs with its plan: by then its memory may be freed.
+// Hides the filter while conv2d runs with a plan: its memory may be freed by then.
 void sim_hide(const void* address, int hide) {
     for (auto& b : g_buffers) {
         if (b.base != uintptr_t(address)) continue;
@@ -82,21 +82,22 @@ void sim_hide(const void* address, int hide) {
     }
 }
 
-// Notes that the host wrote there, by cudaMemset and the like.
+// Records a range that the host wrote, by cudaMemset and the like: it is initialised.
 void sim_host_wrote(const void* address, size_t bytes) {
     auto from = uintptr_t(address);
     for (auto& b : g_buffers)
         if (from >= b.base && from < b.base + b.bytes) b.by_host.push_back({from, from + bytes});
 }
 
-// Reports at the end: outputs that were never written, how often each finding occurred, sites.
+// Reports at the end: unwritten outputs, the number of threads of each finding, and all counts.
 void sim_finish() {
     for (auto& b : g_buffers) {
         if (b.name != "y" || !b.cells || b.use != kFresh || g_faulted) continue;
-        uint16_t last = 0;  // which line stored each word of a small y, reported where it changes
+        // Which site stored each word of a small y last: a line wherever the site changes.
+        uint16_t last = 0;
         for (size_t i = 0; i < b.bytes / 4 && b.bytes < 1 << 16; ++i)
             if (uint16_t site = b.cells[i].writer.site; site != std::exchange(last, site))
-                tell(text("stored\t%zu\t%lx\n", i, g_pcs[site]));
+                write_report(text("stored\t%zu\t%lx\n", i, g_pcs[site]));
         if (g_sample || g_record.on) continue;  // such a run does not write all of y
         if (g_counters.fresh_outputs == b.bytes / 4) continue;
         size_t missing = 0, first = 0;
@@ -105,10 +106,10 @@ void sim_finish() {
             if (!there && !missing++) first = i;
         }
         if (missing)
-            report(false, "never written", 0, {}, "%zu of the %zu elements of %s, the first is "
-                   "\x01%s:%zu\x02", missing, b.bytes / 4, b.name, b.name, 4 * first);
+            report(false, "never written", 0, {}, "%zu of the %zu \x04%s\x02 of %s, the first is "
+                   "\x01%s:%zu\x02", missing, b.bytes / 4, b.name, b.name, b.name, 4 * first);
     }
-    if (g_record.on) tell(g_record.text + (g_record.left ? "" : "recorded\tin part\n"));
+    if (g_record.on) write_report(g_record.text + (g_record.left ? "" : "recorded\tin part\n"));
     std::string line = "counts\t[";
     for (auto& f : g_findings) line += text("%s%zu", line.back() == '[' ? "" : ",", f.who.size());
     line += "]\n";
@@ -128,6 +129,6 @@ void sim_finish() {
         if (g_steps[i]) line += text("%s[%zu,%lu]", line.back() == '[' ? "" : ",", i, g_steps[i]);
     line += "]\ncounters\t[";
     for (size_t i = 0; i < kCounters; ++i) line += text("%s%lu", i ? "," : "", g_counters[i]);
-    tell(line + "]\n");
+    write_report(line + "]\n");
 }
 }  // extern "C"

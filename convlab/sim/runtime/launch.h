@@ -1,4 +1,4 @@
-// One launch: its blocks, all or some, on one worker for each core; and the sums afterwards.
+// Runs one launch: all of its blocks, or some, on one worker per core. Then adds up the counts.
 #pragma once
 #include "findings.h"
 #include "signals.h"
@@ -12,7 +12,7 @@ Worker::Worker() : sites(1), site_of(kSites), crowded(g_os_threads > kCrowd) {
     shared = static_cast<char*>(reserve(kSharedSpan));
     steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
     if (!shared_cells || !shared || !steps)
-        fault("memory", 0, "no memory for the counts of a block");
+        fault("memory", 0, "not enough memory for the counts of a block");
 }
 
 Worker::~Worker() {
@@ -23,13 +23,13 @@ Worker::~Worker() {
 void Worker::run(Launch* l) {
     launch = l;
     Counters before{};
-    std::string told;
+    std::string reaches;
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         ++g_blocks_ended;
         if (l->chosen.empty()) continue;
-        if (l->weight > 1) tell_reach(told, l->chosen[i]);
+        if (l->weight > 1) report_reach(reaches, l->chosen[i]);
         Counters now = totals(), own = now;
         own.add(before, -1);
         before = now;
@@ -40,7 +40,7 @@ void Worker::run(Launch* l) {
     munmap(shared, kSharedSpan);
     munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
     std::lock_guard<std::mutex> hold(g_lock);
-    tell(told);
+    write_report(reaches);
     g_sites.resize(g_pcs.size());
     for (size_t i = 1; i < sites.size(); ++i) {
         const Site& s = sites[i];
@@ -55,7 +55,7 @@ void Worker::run(Launch* l) {
         g_steps[i] += uint64_t(double(steps[i]) * l->weight + 0.5);
 }
 
-// Returns the counters so far, with those that are kept by site.
+// Returns the counters so far, including those that are counted for each site.
 Counters Worker::totals() const {
     Counters all = counters;
     for (const Site& s : sites) {
@@ -70,8 +70,8 @@ Counters Worker::totals() const {
     return all;
 }
 
-// Starts one more worker if there are blocks that no worker has begun: running blocks may wait for
-// them. On a GPU they would be resident together, if they are not too many.
+// Starts one more worker if some blocks have not begun, because running blocks may wait for them.
+// On a GPU they would be resident at the same time, unless there are too many.
 void start_worker(Launch& launch) {
     std::lock_guard<std::mutex> hold(launch.lock);
     if (launch.next >= launch.runs || g_os_threads == kOthers) return;
@@ -87,7 +87,7 @@ void start_worker(Launch& launch) {
     ++g_os_threads;
 }
 
-// Returns where the library with a code address was loaded.
+// Finds the library that contains a code address: sets g_code and g_code_bytes.
 void find_code(uintptr_t inside) {
     dl_iterate_phdr([](dl_phdr_info* info, size_t, void* inside) {
         for (int i = 0; i < info->dlpi_phnum; ++i) {
@@ -102,8 +102,8 @@ void find_code(uintptr_t inside) {
     }, &inside);
 }
 
-// Which blocks of a launch run: all; or one; or a sample, each set of that size equally likely
-// (R. Floyd's algorithm; the numbers are splitmix64's).
+// Chooses the blocks of a launch to simulate: all; or the recorded one; or a random sample. Each
+// sample of that size is equally likely (R. Floyd's algorithm; random numbers by splitmix64).
 void choose(Launch& launch) {
     if (g_record.on) {
         const uint3& b = g_record.block;
@@ -127,11 +127,11 @@ void choose(Launch& launch) {
     }
 }
 
-// The totals of the N blocks of a launch from the n that ran: N/n times their sum. Its variance is
-// N^2 (1 - n/N) s^2 / n, where s^2 is that between the blocks (W. G. Cochran, Sampling Techniques,
-// third edition, 1977, section 2.5). That is blind to the few blocks that are unlike all of the
-// sample, as at a border. So mean^2 / n is added to s^2: as much as if one block in n, which the
-// sample happened to miss, did nothing. The report has the variance of each counter.
+// Estimates the totals of all N blocks of a launch from the n that were simulated: N/n times their
+// sum. The variance of this estimate is N^2 (1 - n/N) s^2 / n, with the variance s^2 between the
+// blocks (W. G. Cochran, Sampling Techniques, third edition, 1977, section 2.5). A sample can miss
+// a few unusual blocks, such as those at a border. To allow for them, mean^2 / n is added to s^2:
+// as if one block in n that the sample missed did nothing. Reports the variance of each counter.
 void extrapolate(const Launch& launch) {
     std::string line = text("sample\t%lu\t%lu\t[", launch.blocks, launch.runs);
     double n = double(launch.runs), all = double(launch.blocks);
@@ -144,7 +144,7 @@ void extrapolate(const Launch& launch) {
         g_counters[i] += uint64_t(sum * launch.weight + 0.5);
         line += text("%s%.9g", i ? "," : "", variance);
     }
-    tell(line + "]\n");
+    write_report(line + "]\n");
 }
 }  // namespace
 

@@ -1,35 +1,36 @@
-// The memory: buffers, each surrounded by a gigabyte of unmapped addresses, and shared arrays.
+// Memory: buffers, with a gigabyte of unmapped addresses around each, and shared arrays.
 #pragma once
 #include "findings.h"
 
 namespace {
-char* Worker::allot(const char* name, const void* declaration, size_t bytes,
+char* Worker::allocate_shared(const char* name, const void* declaration, size_t bytes,
                     const unsigned* shape) {
     char* base = shared + shared_used;
     shared_used += (bytes + kRedZone + 127) / 128 * 128;
-    if (shared_used > kSharedSpan) fault("shared memory", 0, "%s needs %zu bytes", name, bytes);
-    std::memset(base, 0xff, bytes + kRedZone);  // NaN to floats
+    if (shared_used > kSharedSpan)
+        fault("shared memory", 0, "no room for the %zu bytes of %s", bytes, name);
+    std::memset(base, 0xff, bytes + kRedZone);  // as floats: NaN
     arrays.push_back({name, declaration, bytes, base, shape});
     return base;
 }
 
-// Returns the buffer that contains an address, or is near it.
+// Returns the buffer at an address, or the nearest one within half a gigabyte; else null.
 const Buffer* buffer_near(uintptr_t address) {
     for (auto& b : g_buffers)
         if (address > b.base - kGap / 2 && address < b.base + b.bytes + kGap / 2) return &b;
     return nullptr;
 }
 
-// Reports work that conv2d puts on the default stream although it was given another: nothing orders
-// it with its caller's work. (Events may join streams of conv2d's own.)
+// Reports work on the default stream if conv2d was given another stream: on a GPU nothing orders
+// that work with its caller's. Streams that conv2d creates are not reported: events may order them.
 void on_stream(cudaStream_t stream, uintptr_t pc) {
     if (g_stream && !stream)
-        report(false, "wrong stream", pc, {}, "this work is on the default stream, but conv2d "
-               "was given another one (its last argument): on a GPU nothing orders the two");
+        report(false, "wrong stream", pc, {}, "this work is on the default stream, but conv2d got "
+               "another stream as its last argument: on a GPU nothing orders the two");
 }
 
-// While host code runs, nothing may access the device's pages: it crashes there, as on a GPU. While
-// an Opened exists, kernels, libraries and copies can access them.
+// Protects device memory while host code runs, so that an access crashes there, as on a GPU. While
+// an Opened exists, kernels, libraries and copies can access the memory.
 void protect(const Buffer& b, int how) {
     uintptr_t first = b.base / kPage * kPage;
     if (b.use != kHosts) mprotect(reinterpret_cast<void*>(first), b.base + b.bytes - first, how);
@@ -45,7 +46,7 @@ struct Opened {
     ~Opened() { if (before) host_runs(true); }
 };
 
-// Returns the shared array that contains an address, or ends before it; else the first.
+// Returns the last shared array that begins at or before an address; else the first one.
 const Array* Worker::array_near(uintptr_t address) const {
     const Array* near = nullptr;
     for (auto& a : arrays)
@@ -53,14 +54,14 @@ const Array* Worker::array_near(uintptr_t address) const {
     return near;
 }
 
-// Returns an element's bytes, and the extents, as ":4,8,33"; "" if they are not known.
+// Returns the bytes of an element and the extents as ":4,8,33"; "" if they are not known.
 std::string shape_of(const unsigned* shape) {
     std::string all = shape ? ":" + std::to_string(*shape) : "";
     while (shape && *++shape) all += "," + std::to_string(*shape);
     return all;
 }
 
-// Returns an address as array, byte and shape; Python turns that into indices, s_tile[0][18].
+// Returns an address as array, byte and shape. findings.py writes it as indices: s_tile[0][18].
 std::string place_of(uintptr_t address) {
     const Buffer* b = buffer_near(address);
     if (!b) return "an unknown address";
@@ -75,7 +76,14 @@ std::string Worker::place(uintptr_t address) const {
     return text("\x01%s:%ld%s\x02", a->name, byte, shape_of(a->shape));
 }
 
-// Returns how arrays of such extents, ",8,33", are watched: 0: not, 1: as one, 2: as rows of one.
+// Returns an address outside an array as array, byte, size and shape. findings.py writes it as
+// "s_tile[8][0] (element 64); s_tile has 64 elements".
+std::string place_outside(const std::string& name, long byte, size_t size, const unsigned* shape) {
+    return text("\x03%s:%ld:%zu%s\x02", name, byte, size, shape_of(shape));
+}
+
+// Returns whether an array with these extents (",8,33") is checked by its addresses: 0 if none is,
+// 1 if a whole array has the extents, 2 if they are a row of an array.
 int Worker::watched(const std::string& extents) const {
     int found = 0;
     auto compare = [&](const unsigned* shape) {
@@ -101,12 +109,13 @@ extern "C" void* sim_shared(const char* name, const void* declaration, size_t by
     }
     if (fixed > kSharedDefault)
         fault("shared memory", 0, "static __shared__ arrays take %zu bytes, more than the limit of "
-              "%d; use dynamic shared memory and cudaFuncSetAttribute", fixed, kSharedDefault);
+              "%d bytes: use dynamic shared memory and cudaFuncSetAttribute", fixed,
+              kSharedDefault);
     if (fixed + launch.shared_bytes > size_t(launch.shared_limit))
         fault("shared memory", 0, "%zu bytes of static and %zu bytes of dynamic shared memory are "
-              "more than the limit of %d; request more with cudaFuncSetAttribute", fixed,
+              "more than the limit of %d bytes: request more with cudaFuncSetAttribute", fixed,
               launch.shared_bytes, launch.shared_limit);
     for (size_t seen = launch.static_bytes;
          seen < fixed && !launch.static_bytes.compare_exchange_weak(seen, fixed);) {}
-    return w.allot(name, declaration, bytes, shape);
+    return w.allocate_shared(name, declaration, bytes, shape);
 }

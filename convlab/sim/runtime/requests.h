@@ -1,9 +1,9 @@
-// Counts sectors and wavefronts: the cost of one access by some lanes of a warp.
+// Counts the sectors or wavefronts of one warp request.
 #pragma once
 #include "memory.h"
 
 namespace {
-// Counts one access by the lanes in `mask`, in their order.
+// Counts one request of the lanes in `mask`; their addresses are in the order of the lanes.
 inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask) {
     const unsigned bytes = s.bytes;
     bool global = addresses[0] - g_region < kRegion;
@@ -47,9 +47,9 @@ inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsig
             }
         return;
     }
-    // Shared: each bank serves one 4-byte word a wavefront, to all lanes that want that word.
-    // Accesses of 16 bytes are served a half warp at a time (measured on an H200: a warp's
-    // broadcast of a float4 takes two wavefronts; see tests/ncu_agreement.py).
+    // Shared memory: in a wavefront each bank serves one 4-byte word to all lanes that access it.
+    // Accesses of 16 bytes are served half a warp at a time. This was measured on an H200: a
+    // broadcast of a float4 takes two wavefronts (tests/instruments/ncu_agreement.py).
     int words = std::max(1, int(bytes) / 4), group = bytes > 8 ? 16 : 32;
     for (int from = 0; from < lanes; from += group) {
         int worst = 0, distinct = 0;
@@ -70,8 +70,8 @@ inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsig
     }
 }
 
-// Writes a request to the report: launch, code address, space, kind, array, bytes of its elements
-// (0: unknown), bytes of the access, lanes (a mask), and each lane's byte in the array.
+// Records a request: launch, code address, space, kind, array, bytes of an element (0: unknown),
+// bytes of a lane's access, the mask of the lanes, and each lane's byte in the array.
 void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask, bool global) {
     if (!g_record.left) return;
     --g_record.left;
@@ -87,9 +87,9 @@ void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask, boo
     g_record.text += "\n";
 }
 
-// Writes what a sampled block accessed of each buffer to the report: launch, block, array, the
-// first byte, the byte after the last, and the number of sectors.
-void Worker::tell_reach(std::string& to, uint64_t number) {
+// Appends to `to` what a sampled block accessed of each buffer: launch, block, array, the first
+// byte, the byte after the last, and the number of sectors.
+void Worker::report_reach(std::string& to, uint64_t number) {
     for (size_t i = 0; i < reach.size(); ++i) {
         const Buffer& b = g_buffers[i];
         if (reach[i].sectors)
@@ -100,7 +100,7 @@ void Worker::tell_reach(std::string& to, uint64_t number) {
     }
 }
 
-// Counts the sectors that this block, and this launch, access for the first time.
+// Counts the sectors that this block accesses for the first time, and those of this launch.
 void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
     auto inside = [&](const Buffer& b) {
         return sectors[0] >= b.base >> 5 && sectors[0] <= (b.base + b.bytes) >> 5;
@@ -114,7 +114,7 @@ void Worker::footprint(Site& s, const uint64_t* sectors, int n) {
     auto& seen = block_seen[s.buffer];
     if (reach.size() <= s.buffer) reach.resize(g_buffers.size());
     if (!seen.owner) seen.resize(b.bytes / 32 + 2);
-    if (!seen.owner) fault("memory", 0, "no memory for the sectors of a buffer");
+    if (!seen.owner) fault("memory", 0, "not enough memory to count the sectors of %s", b.name);
     for (int i = 0; i < n; ++i) {
         size_t at = sectors[i] - (b.base >> 5);
         if (at >= seen.size || seen.owner[at] == uint32_t(owner)) continue;

@@ -1,30 +1,30 @@
-// The simulator's runtime: CUDA threads as fibers, blocks over the cores, memory traffic counted.
+// The simulator's runtime: it runs CUDA threads as fibers and checks and counts their accesses.
 //
-//   launch    blocks are handed to one OS thread per core; a block runs to its end on one of them.
-//   fiber     each thread of a block has its own stack and runs until it must wait: at a barrier,
-//             at a warp operation, or because its access log is full. Then the next one that can
-//             run does. Nothing is preemptive. If a block seems to wait for one that has not begun,
-//             another worker begins that one.
-//   schedule  number 0 is that order. With a higher number, threads also switch before some
-//             accesses, which the number selects. With an odd number, the last block and the last
-//             thread run first. A correct kernel's result does not depend on the schedule.
-//   hooks     the kernel is compiled with -fsanitize=thread, and calls the __tsan_* functions in
+//   launch    One worker (an OS thread) per core takes blocks, and runs each of them to its end.
+//   fiber     Each thread of a block has its own stack. It runs until it blocks at a barrier or a
+//             warp operation, or until its access log is full; then the next thread runs. Nothing
+//             preempts a thread. If a block seems to spin on a flag of a block that has not begun,
+//             the runtime starts one more worker.
+//   schedule  The number of an order. In schedule 0 a thread runs until it blocks. In the others it
+//             also switches before some accesses, which the number selects. In odd schedules the
+//             last block and the last thread run first. No schedule changes a correct result.
+//   hooks     g++ compiles the kernel with -fsanitize=thread, so the kernel calls a function of
 //             hooks.h before each load and store.
-//   warp      each lane logs its accesses, and where it jumped back. When no lane of the warp can
-//             run, the logs are walked in the order in which a GPU would run the lanes: lanes that
-//             are behind in the code run first, until they reach the others. The accesses of lanes
-//             that execute an instruction together are one warp request. Its 32-byte sectors
-//             (global) or wavefronts (shared: 32 banks of 4 bytes, equal words broadcast) are
-//             counted.
-//   shadow    each word of shared memory, and of the buffers that a kernel may write, has a cell.
-//             It records which thread wrote and read the word last, and when: in which phase of the
-//             block (between which barriers) and after which operation of the warp. Two accesses
-//             with no synchronization between them are a race, in whichever order they ran.
-//   finding   an error is written to the report, once for each line of source. The thread ends
-//             there and the others go on, so that one run finds all errors.
+//   warp      Each lane logs its accesses and its backward jumps. When no lane of the warp can run,
+//             the runtime walks the logs in the order in which a GPU runs the lanes: lanes that are
+//             behind in the code run first, until they reach the others. The accesses of lanes that
+//             execute an instruction together are one warp request. The runtime counts its 32-byte
+//             sectors (global memory) or its wavefronts (shared memory: 32 banks of 4 bytes; lanes
+//             that read the same word share a broadcast).
+//   shadow    Each word of shared memory, and of each buffer that a kernel may write, has a cell.
+//             The cell stores which threads accessed the word last, and when: in which phase of the
+//             block (between which barriers), and after which operation of the warp. Two accesses
+//             without synchronization between them are a race, whichever of them ran first.
+//   finding   The runtime reports an error once for each code address. It ends a thread that cannot
+//             go on; the other threads run on. So one run finds all errors.
 //
-// The parts are one translation unit, so that hot paths are inlined across them. Each includes what
-// it uses; this is the order in which to read them.
+// All parts are one translation unit, so that the compiler can inline across them. Each part
+// includes what it uses. Read them in this order.
 #include "types.h"
 #include "async_types.h"
 #include "switch.h"
@@ -36,7 +36,7 @@
 #include "access.h"
 #include "shadow.h"
 #include "requests.h"
-#include "meeting.h"
+#include "reconverge.h"
 #include "async.h"
 #include "signals.h"
 #include "launch.h"

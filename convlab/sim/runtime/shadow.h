@@ -1,4 +1,4 @@
-// The shadow: is an access ordered after conflicting ones, and was the word ever written?
+// The shadow: is an access ordered after all conflicting ones, and was the word ever written?
 #pragma once
 #include "access.h"
 
@@ -11,16 +11,19 @@ inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
     return m;
 }
 
-inline bool Worker::before(const Mark& m, bool global) const {  // also true if it no longer matters
+// Returns whether an earlier access is ordered before what the current thread does now. Accesses of
+// earlier launches, and of earlier blocks in shared memory, are.
+inline bool Worker::is_ordered_before(const Mark& m, bool global) const {
     if (m.launch != launch->number)
-        return !global || m.launch != launch->ahead || async.ahead_ended;
+        return !global || m.launch != launch->previous || async.previous_ended;
     const Fiber& f = fibers[current];
     if (m.block != uint32_t(block)) {
         if (!global) return true;
         uint32_t acquired = std::max(f.acquired, all_acquired);
         if (!acquired) return false;
         std::lock_guard<std::mutex> hold(launch->lock);
-        auto& all = launch->released[m.block];  // the first since then: the block may go on
+        auto& all = launch->released[m.block];
+        // The block's first release in the access's phase or later.
         auto r = std::lower_bound(all.begin(), all.end(), std::pair(m.phase, 0u));
         return r != all.end() && r->second <= acquired;
     }
@@ -36,35 +39,36 @@ inline bool Worker::before(const Mark& m, bool global) const {  // also true if 
     return released && released <= f.acquired;
 }
 
-inline void Worker::look_at(Cell* cell, const Look& look) {
-    if (async.reads && look.kind != Kind::load && !look.global) overwritten(look);
-    for (unsigned done = 0; done < look.bytes; ++cell) {
-        unsigned at = (look.address + done) & 3, n = std::min(4 - at, look.bytes - done);
-        if (look.global)
+inline void Worker::check_access(Cell* cell, const CheckedAccess& checked) {
+    if (async.reads && checked.kind != Kind::load && !checked.global) check_overwrite(checked);
+    for (unsigned done = 0; done < checked.bytes; ++cell) {
+        unsigned at = (checked.address + done) & 3, n = std::min(4 - at, checked.bytes - done);
+        if (checked.global)
             while (__atomic_exchange_n(&cell->lock, 1, __ATOMIC_ACQUIRE)) {}
-        look_at_word(*cell, look, look.address + done, ((1u << n) - 1) << at);
-        if (look.global) __atomic_store_n(&cell->lock, 0, __ATOMIC_RELEASE);
+        check_word(*cell, checked, checked.address + done, ((1u << n) - 1) << at);
+        if (checked.global) __atomic_store_n(&cell->lock, 0, __ATOMIC_RELEASE);
         done += n;
     }
 }
 
-inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address, unsigned mask) {
-    bool global = look.global, ordered = look.ordered;
+inline void Worker::check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address,
+                               unsigned mask) {
+    bool global = checked.global, ordered = checked.ordered;
     uint32_t me = global ? 1 : owner;
     unsigned written = cell.owner == me ? cell.written : 0;
-    if (look.kind != Kind::store && look.fresh && (mask & ~written))
-        uninitialised(cell, look, address);
-    if (cell.in_flight && written) in_flight(cell, look, address);
+    if (checked.kind != Kind::store && checked.fresh && (mask & ~written))
+        report_uninitialised(cell, checked, address);
+    if (cell.in_flight && written) report_in_flight(cell, checked, address);
     auto conflicts = [&](const Mark& m) {
         return m.launch && (m.mask & mask) && !(m.atomic && ordered && global) &&
-               !before(m, global);
+               !is_ordered_before(m, global);
     };
-    if (conflicts(cell.writer)) race(cell.writer, look, address, Kind::store);
-    if (look.kind == Kind::load) {
-        Mark mine = mark(mask, ordered, look.site);
+    if (conflicts(cell.writer)) report_race(cell.writer, checked, address, Kind::store);
+    if (checked.kind == Kind::load) {
+        Mark mine = mark(mask, ordered, checked.site);
         Mark* r = cell.reader;
         for (int i : {0, 1}) {
-            if (r[i].launch && !before(r[i], global)) continue;
+            if (r[i].launch && !is_ordered_before(r[i], global)) continue;
             if (r[i].launch == mine.launch && r[i].block == mine.block &&
                 r[i].phase == mine.phase && r[i].thread == mine.thread)
                 mine.mask |= r[i].mask, mine.atomic &= r[i].atomic;
@@ -72,93 +76,98 @@ inline void Worker::look_at_word(Cell& cell, const Look& look, uintptr_t address
             return;
         }
         bool same = r[0].block == r[1].block && r[0].thread / 32 == r[1].thread / 32;
-        if (same) r[1] = mine;  // two of different warps or blocks find most races
+        if (same) r[1] = mine;  // readers in two warps or two blocks detect most races
         if (!global && written == 15 && !cell.in_flight && !r[0].atomic && !r[1].atomic) {
             same = r[0].thread / 32 == r[1].thread / 32;
-            cell.quiet = era;
-            cell.quiet_warp = same ? uint16_t(current / 32) : kAnyWarp;
-            cell.quiet_stamp = mine.stamp;
+            cell.good_era = era;
+            cell.good_warp = same ? uint16_t(current / 32) : kAnyWarp;
+            cell.good_stamp = mine.stamp;
         }
         return;
     }
     for (const Mark& r : cell.reader)
-        if (conflicts(r)) race(r, look, address, Kind::load);
-    cell.writer = mark(mask, ordered, look.site);
+        if (conflicts(r)) report_race(r, checked, address, Kind::load);
+    cell.writer = mark(mask, ordered, checked.site);
     if (mask == 15) cell.reader[0].launch = cell.reader[1].launch = 0;
-    if (look.output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
+    if (checked.output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
     if (cell.owner != me) cell.in_flight = 0;
-    cell.owner = me, cell.written = uint8_t(written | mask), cell.quiet = 0;
+    cell.owner = me, cell.written = uint8_t(written | mask), cell.good_era = 0;
 }
 
-void Worker::uninitialised(Cell& cell, const Look& look, uintptr_t address) {
-    // The thread that writes it may have ended at a fault.
+void Worker::report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address) {
+    // The thread that writes the word may have ended at an error.
     if (abandoned || g_faulted || replaces) return;
-    if (look.global) {
-        if (g_sample || g_record.on) return;  // the block that writes it may not have run
+    if (checked.global) {
+        if (g_sample || g_record.on) return;  // the block that writes it may not be simulated
         if (auto* b = buffer_near(address); b && b->host_wrote(address)) return;
     }
-    if (cell.in_flight) return in_flight(cell, look, address);
-    report(true, "uninitialised read", sites[look.site].pc, {},
-           "%s of %s, which nothing has written", verb(look.kind), place(address));
+    if (cell.in_flight) return report_in_flight(cell, checked, address);
+    report(true, "uninitialised read", sites[checked.site].pc, {},
+           "%s %s, which nothing has written", access_to(checked.kind), place(address));
 }
 
-void Worker::in_flight(Cell& cell, const Look& look, uintptr_t address) {
+void Worker::report_in_flight(Cell& cell, const CheckedAccess& checked, uintptr_t address) {
     Other other{g_pcs[cell.in_flight], blockIdx, fibers[cell.writer.thread].index};
-    report(true, "copy not waited for", sites[look.site].pc, other,
-           "%s of %s, while an asynchronous copy to it is in flight", verb(look.kind),
+    report(true, "copy not waited for", sites[checked.site].pc, other,
+           "%s %s while an asynchronous copy to it is in flight", access_to(checked.kind),
            place(address));
 }
 
-void Worker::race(const Mark& m, const Look& look, uintptr_t address, Kind theirs) {
-    const Site& mine = sites[look.site];
-    bool known = m.site < sites.size() && sites[m.site].pc;  // else the site is another worker's
+void Worker::report_race(const Mark& m, const CheckedAccess& checked, uintptr_t address,
+                         Kind theirs) {
+    const Site& mine = sites[checked.site];
+    bool known = m.site < sites.size() && sites[m.site].pc;  // else only another worker ran it
     if (m.atomic && (!known || sites[m.site].kind == Kind::atomic)) theirs = Kind::atomic;
-    bool ahead = m.launch != launch->number;
-    Other other{g_pcs[m.site], Launch::index(m.block, ahead ? launch->grid_ahead : launch->grid),
-                Launch::index(m.thread, ahead ? launch->block_ahead : launch->block)};
+    bool previous = m.launch != launch->number;
+    Other other{
+        g_pcs[m.site],
+        Launch::index(m.block, previous ? launch->previous_grid : launch->grid),
+        Launch::index(m.thread, previous ? launch->previous_block : launch->block)};
     const char* what = theirs == Kind::atomic ? "an atomic"
                        : theirs == Kind::load ? "a load" : "a store";
-    if (ahead) {
-        report(true, "race", mine.pc, other, "%s of %s, and %s by the previous grid, which may "
-               "still run (programmatic dependent launch): no griddepcontrol_wait was called",
-               verb(look.kind),
-               place(address), what);
+    if (previous) {
+        report(true, "race", mine.pc, other, "%s %s and %s by the previous grid, which may still "
+               "run (programmatic dependent launch): the block has not called griddepcontrol_wait",
+               access_to(checked.kind), place(address), what);
         return;
     }
-    if (m.atomic && look.ordered) {  // lanes that rely on running in lockstep
-        bool atomic = look.kind == Kind::atomic || theirs == Kind::atomic;
+    if (m.atomic && checked.ordered) {  // lanes that rely on lockstep
+        bool atomic = checked.kind == Kind::atomic || theirs == Kind::atomic;
         if (m.thread / 32 == current / 32 && !atomic)
-            report(false, "race", mine.pc, other, "%s of %s, and %s by another lane of the warp, "
-                   "both volatile, with no __syncwarp between them", verb(look.kind),
+            report(false, "race", mine.pc, other, "%s %s and %s by another lane of the warp, both "
+                   "volatile, with no __syncwarp between them", access_to(checked.kind),
                    place(address), what);
         return;
     }
-    if (look.kind == Kind::store && theirs == Kind::store && !m.atomic) {  // is the value the same?
+    // Two stores are a race only if their values differ: resolve_pending compares them.
+    if (checked.kind == Kind::store && theirs == Kind::store && !m.atomic) {
         if (pending.address) return;
-        pending.address = reinterpret_cast<uint8_t*>(look.address);
-        std::memcpy(pending.before, pending.address, pending.bytes = std::min(look.bytes, 16u));
+        pending.address = reinterpret_cast<uint8_t*>(checked.address);
+        std::memcpy(pending.before, pending.address, pending.bytes = std::min(checked.bytes, 16u));
         pending.pc = mine.pc, pending.other = other, pending.what = place(address);
         return;
     }
+    const char* hazard = checked.kind == Kind::load ? "read-after-write"
+                         : theirs == Kind::load ? "write-after-read" : "write-after-write";
     report(true, "race", mine.pc, other,
-           "%s of %s, and %s by another thread%s, with no synchronization between them",
-           verb(look.kind), place(address), what,
-           m.block == uint32_t(block) ? "" : " of another block");
+           "%s %s and %s by another thread%s, with no synchronization between them (%s in this "
+           "run; either may come first)", access_to(checked.kind), place(address), what,
+           m.block == uint32_t(block) ? "" : " of another block", hazard);
 }
 
-// Called after the store: did both threads store the same value?
-inline void Worker::settle() {
+// Called after the racing store: did both threads store the same value?
+inline void Worker::resolve_pending() {
     if (!pending.address) return;
     bool same = !std::memcmp(pending.before, pending.address, pending.bytes);
     pending.address = nullptr;
     if (same)
         report(false, "written twice", pending.pc, pending.other,
-               "store to %s, of the same value that another thread stored, with no "
-               "synchronization between them", pending.what);
+               "store to %s of the value that another thread stored too, with no synchronization "
+               "between them", pending.what);
     else
         report(true, "race", pending.pc, pending.other,
-               "store to %s, and a store by another thread, with no synchronization between them",
-               pending.what);
+               "store to %s and a store by another thread, with no synchronization between them "
+               "(write-after-write; either may come first)", pending.what);
 }
 
 }  // namespace
@@ -168,13 +177,13 @@ void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
     if (!t_worker) return;
     Worker& w = *t_worker;
     ++w.counters.atomics;
-    w.look(uintptr_t(address));
+    w.count_poll(uintptr_t(address));
     w.replaces = replaces;
     w.access(uintptr_t(address), bytes, Kind::atomic, CALLER);
     w.replaces = false;
     Fiber& f = w.fibers[w.current];
     if (f.loaded == uintptr_t(address)) w.sites[f.loaded_by].before_atomic = true;
-    f.acquires = w.atomics = true;  // once it is done, when this thread runs again
+    f.acquires = w.atomics = true;  // at the thread's next access, because the atomic runs now
     if (!std::exchange(f.fenced, false)) return;
     f.released = ++g_clock;
     std::lock_guard<std::mutex> hold(w.launch->lock);
@@ -192,7 +201,7 @@ void sim_read_only(const void* address, unsigned bytes) {
         __atomic_store_n(&cell.lock, 0, __ATOMIC_RELEASE);
         if (written)
             return report(true, "stale read", CALLER, {}, "__ldg of %s, which this kernel writes: "
-                          "__ldg reads through a cache for data that no kernel writes",
+                          "__ldg reads through the read-only cache, which may hold the old value",
                           place_of(at + i));
     }
 }
@@ -209,7 +218,7 @@ void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
     uint16_t index;
     w.site(pc - 1, size, Kind::store, index);
     for (unsigned i = 0; i < size; i += 4)
-        w.cell_of(at + i).in_flight = index;  // its store has ended the shortcut of the cell
+        w.cell_of(at + i).in_flight = index;  // the store above has ended the cell's shortcut
 }
 
 void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }

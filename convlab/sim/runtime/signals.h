@@ -1,4 +1,4 @@
-// Handles signals: crashes, and the time limit.
+// Handles signals: crashes and the time limit.
 #pragma once
 #include "memory.h"
 
@@ -9,7 +9,7 @@
 #include <ucontext.h>
 
 namespace {
-// Returns a code address as the hooks pass it: one past an instruction, like a return address.
+// Returns the code address of a signal in the hooks' form: like a return address, past the start.
 uintptr_t code_address(const mcontext_t& machine) {
 #if defined(__x86_64__)
     return uintptr_t(machine.gregs[REG_RIP]) + 1;
@@ -18,7 +18,7 @@ uintptr_t code_address(const mcontext_t& machine) {
 #endif
 }
 
-// Returns whether a code address is in the kernel's file, and not in a library or a C++ header.
+// Returns whether a code address is in the kernel's file, not in a library or a C++ header.
 bool of_kernel(uintptr_t pc) {
     Dl_info f{};
     if (pc - g_code >= g_code_bytes) return false;
@@ -27,7 +27,7 @@ bool of_kernel(uintptr_t pc) {
     return !std || std - name > 4;
 }
 
-// Returns where the kernel's file called the function that crashed at an address.
+// Returns the code address in the kernel's file from which the crashing function was called.
 uintptr_t called_from(uintptr_t pc) {
     void* frames[64];
     int n = of_kernel(pc) ? 0 : backtrace(frames, int(std::size(frames)));
@@ -38,12 +38,12 @@ uintptr_t called_from(uintptr_t pc) {
 
 [[noreturn]] void abandon() { t_worker->leave(true); }
 
-// Called when the kernel's file ends the process, by exit() or by an exception.
+// Reports that the kernel's file ends the process, by exit() or an exception.
 [[noreturn]] void stopped(const std::string& how) {
     fault("abort", called_from(0), "%s", how);
 }
 void on_exit() {
-    if (getpid() == g_process) stopped("exit() was called");  // and in no fork of it
+    if (getpid() == g_process) stopped("exit() was called");  // not in a process that it forked
 }
 void on_terminate() {
     std::string how = "std::terminate() was called";
@@ -68,28 +68,30 @@ void on_signal(int number, siginfo_t* info, void* context) {
     const Buffer* near = buffer_near(address);
     bool inside = near && address - near->base < near->bytes;
     if (!in_kernel || number == SIGABRT) pc = g_library_call ? g_library_call : called_from(pc);
-    auto told = [&](const char* kind, const char* format, const auto&... arguments) {
+    auto report_here = [&](const char* kind, const char* format, const auto&... arguments) {
         report(true, kind, pc, {}, format, arguments...);
     };
-    if (number == SIGFPE) told("arithmetic", "integer division by zero");
-    else if (number == SIGABRT) told("abort", "abort() was called");
-    else if (number == SIGILL) told("abort", "illegal instruction");
+    if (number == SIGFPE) report_here("arithmetic", "integer division by zero");
+    else if (number == SIGABRT) report_here("abort", "abort() was called");
+    else if (number == SIGILL) report_here("abort", "illegal instruction");
     else if (in_kernel && uintptr_t(w->fibers[w->current].stack) - address - 1 < kGuard)
-        told("stack overflow", "a thread's local variables need more than %zu bytes", kStack);
-    // x86 gives no address (SI_KERNEL, 0) for one that is not canonical
-    else if (address < 1 << 24 && info->si_code != SI_KERNEL)  // an index may be large
-        told("null pointer", "access through a null pointer%s", g_null);
+        report_here("stack overflow", "a thread's local variables need more than %zu bytes",
+                    kStack);
+    // x86 reports address 0 with SI_KERNEL for an address that is not canonical.
+    else if (address < 1 << 24 && info->si_code != SI_KERNEL)  // null, plus an index
+        report_here("null pointer", "access through a null pointer%s", g_null);
     else if (inside && in_kernel)
-        told("store to an input", "store to %s, which is an input", place_of(address));
+        report_here("store to an input", "store to %s: %s is an input, which a kernel may not "
+                    "write", place_of(address), near->name);
     else if (inside)
-        told("host access", "host code accesses %s, which is device memory", place_of(address));
+        report_here("host access", "host code accesses %s, which is device memory",
+                    place_of(address));
     else if (near)
-        told("global out of bounds", "access%s at \x01%s:%ld\x02, of %zu elements",
-             g_library_call ? " by a library" : "", near->name, address - near->base,
-             near->bytes / 4);
-    else told("illegal address", "access to memory that belongs to no buffer");
+        report_here("global out of bounds", "access%s at %s", g_library_call ? " by a library" : "",
+                    place_outside(near->name, long(address - near->base), near->bytes, nullptr));
+    else report_here("illegal address", "access to memory that belongs to no buffer");
     if (!in_kernel || number == SIGABRT) end(77);
-    // Back from this handler, the thread ends, on its stack emptied.
+    // When this handler returns, the thread runs `abandon` on its emptied stack, and ends.
     auto top = uintptr_t(w->fibers[w->current].stack) + kStack - 256;
 #if defined(__x86_64__)
     machine.gregs[REG_RSP] = greg_t(top - 8);
@@ -100,28 +102,28 @@ void on_signal(int number, siginfo_t* info, void* context) {
 #endif
 }
 
-// Returns whether the time is up, or no block has ended for a while. If so, reports how far the
-// launch came.
+// Returns whether the time is up, or no block has ended for too long. If so, reports the progress
+// of the launch.
 bool time_is_up() {
     static std::atomic<bool> up{false};
     if (up) return true;
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);
     uint64_t ended = g_blocks_ended;
-    g_patience.still = ended == g_patience.ended ? g_patience.still + 1 : 0;
-    g_patience.ended = ended;
-    bool stalled = g_patience.still >= kTicks;
-    if (!stalled && double(now.tv_sec) + double(now.tv_nsec) / 1e9 < g_patience.until) return false;
+    g_deadline.still = ended == g_deadline.ended ? g_deadline.still + 1 : 0;
+    g_deadline.ended = ended;
+    bool stalled = g_deadline.still >= kTicks;
+    if (!stalled && double(now.tv_sec) + double(now.tv_nsec) / 1e9 < g_deadline.until) return false;
     if (up.exchange(true)) return true;
-    if (stalled) tell("stalled\t\n");
+    if (stalled) write_report("stalled\t\n");
     if (const Launch* l = g_running)
-        tell(text("progress\t%u\t%lu\t%lu\t%.400s\n", l->number, ended - l->ended_before, l->runs,
-                  l->name));
+        write_report(text("progress\t%u\t%lu\t%lu\t%.400s\n", l->number, ended - l->ended_before,
+                          l->runs, l->name));
     return true;
 }
 
-// At each tick of the time limit, reports where the threads are. A worker that runs no thread
-// passes the signal to those that do.
+// Called at each tick of the clock. When the time is up, reports where a thread is, and ends the
+// process. An OS thread that runs no fiber passes the signal to the workers that do.
 void on_alarm(int, siginfo_t*, void* context) {
     if (!time_is_up()) return;
     Worker* w = t_worker;
@@ -131,19 +133,19 @@ void on_alarm(int, siginfo_t*, void* context) {
         return;
     }
     uintptr_t pc = code_address(static_cast<ucontext_t*>(context)->uc_mcontext);
-    Dl_info here{}, kernel{};
+    Dl_info at_signal{}, known_function{};
     const Access* row = g_trace ? &w->log[size_t(w->current) * kLog] : nullptr;
-    uint16_t site = g_trace ? (w->here != row ? w->here[-1] : row[kLog - 1]).site() : 0;
+    uint16_t site = g_trace ? (w->next_entry != row ? w->next_entry[-1] : row[kLog - 1]).site() : 0;
     uintptr_t known = site ? w->sites[site].pc : w->step_at;
-    if (known && !(dladdr(reinterpret_cast<void*>(pc), &here) &&
-                   dladdr(reinterpret_cast<void*>(known), &kernel) &&
-                   here.dli_saddr && here.dli_saddr == kernel.dli_saddr))
-        pc = known;  // of the last access or basic block: the signal arrived in the runtime
+    if (known && !(dladdr(reinterpret_cast<void*>(pc), &at_signal) &&
+                   dladdr(reinterpret_cast<void*>(known), &known_function) &&
+                   at_signal.dli_saddr && at_signal.dli_saddr == known_function.dli_saddr))
+        pc = known;  // the last access or basic block, because the signal arrived in the runtime
     report(true, "endless loop", pc, {}, "the thread was here when the time limit passed");
     end(78);
 }
 
-void catch_signals_here() {  // on a stack of their own: the fiber's may be what overflowed
+void catch_signals_here() {  // on a separate stack, because the fiber's may have overflowed
     stack_t stack{malloc(kStack), 0, kStack};
     sigaltstack(&stack, nullptr);
 }

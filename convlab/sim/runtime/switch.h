@@ -1,4 +1,4 @@
-// The context switch of fibers: registers to one stack, registers from another.
+// The context switch of fibers: saves registers on one stack, and loads them from another.
 #pragma once
 extern "C" void sim_switch(void** save, void* load);
 extern "C" void sim_fiber_start();
@@ -26,7 +26,7 @@ sim_switch:
 )");
 static void* first_frame(char* top) {
     auto* sp = reinterpret_cast<void**>(top) - 2;
-    *sp = reinterpret_cast<void*>(sim_fiber_start);  // where `ret` goes; 6 registers below it
+    *sp = reinterpret_cast<void*>(sim_fiber_start);  // `ret` jumps here; 6 registers are below it
     return sp - 6;
 }
 #elif defined(__aarch64__)
@@ -68,5 +68,5 @@ static void* first_frame(char* top) {
     return sp;
 }
 #else
-#error "the simulator's fibers know x86-64 and aarch64"
+#error "the simulator's fibers support x86-64 and aarch64 only"
 #endif

@@ -1,24 +1,23 @@
-// Tensor cores, asynchronous copies and their barriers, as kernels call them: see
-// ../include/sim_tensor.h.
+// The functions behind ../include/sim_tensor.h: mma.sync, and the calls into async.h.
 #pragma once
 #include "async.h"
 #include "host.h"
 
 namespace {
-struct Fragments {  // of a 16 x 8 x 8 product, what a lane holds
+struct Fragments {  // a lane's elements of a 16 x 8 x 8 product
     float* d;
     const float *a, *b;
-    unsigned came = 0;  // the lanes that took part
+    unsigned participants = 0;  // a mask of lanes
 };
-// Sums are more accurate than a tensor core's, which truncates.
-void mma_step(void** arguments, unsigned came) {
+// Computes the product in double precision. A tensor core is less accurate: it truncates.
+void mma_step(void** arguments, unsigned participants) {
     typedef double Two __attribute__((vector_size(16)));
     double a[16][8];
     alignas(16) double b[8][8];
     auto part = [&](int lane) -> Fragments& { return *static_cast<Fragments*>(arguments[lane]); };
     for (int l = 0; l < 32; ++l)
-        if (came >> l & 1) part(l).came = came;
-    if (~came) return;
+        if (participants >> l & 1) part(l).participants = participants;
+    if (~participants) return;
     for (int l = 0; l < 32; ++l) {
         const Fragments& f = part(l);
         int g = l / 4, t = l % 4;
@@ -41,40 +40,44 @@ void mma_step(void** arguments, unsigned came) {
                 for (int i : {0, 1}) part(l + t).d[2 * half + i] = float(sums[t][i]);
         }
 }
-[[noreturn]] void partial_warp(unsigned came, uintptr_t pc) {
-    fault("warp mask", pc, "mma.sync by lanes 0x%08x only: all 32 lanes must participate", came);
+[[noreturn]] void partial_warp(const char* operation, unsigned participants, uintptr_t pc) {
+    fault("warp mask", pc, "%s by lanes 0x%08x only: all 32 lanes must participate", operation,
+          participants);
 }
 }  // namespace
 
 extern "C" {
-void sim_partial_warp(unsigned came) { partial_warp(came, CALLER); }
+void sim_partial_stmatrix(unsigned participants) {
+    partial_warp("stmatrix", participants, CALLER);
+}
 void sim_mma(float* d, const float* a, const float* b) {
     Fragments mine{d, a, b};
     t_worker->collective(0xffffffffu, mma_step, &mine, CALLER);
-    if (~mine.came) partial_warp(mine.came, CALLER);
+    if (~mine.participants) partial_warp("mma.sync", mine.participants, CALLER);
 }
 uint32_t sim_shared_address(const void* pointer) {
     uintptr_t at = uintptr_t(pointer) - uintptr_t(t_worker->shared);
-    if (at >= kSharedSpan) fault("illegal address", CALLER, "this address is not in shared memory");
+    if (at >= kSharedSpan)
+        fault("illegal address", CALLER, "the address is not in shared memory, as it must be here");
     return uint32_t(at);
 }
-#define PASSED(name, parameters, ...)                                                           \
+#define FORWARDED(name, parameters, ...)                                                           \
     void sim_##name parameters { t_worker->name(__VA_ARGS__); }
-PASSED(mbarrier_init, (const void* at, int arrivals), uintptr_t(at), arrivals, CALLER)
-PASSED(mbarrier_arrive, (const void* at, int bytes), uintptr_t(at), bytes, CALLER)
-PASSED(mbarrier_wait, (const void* at, int parity), uintptr_t(at), parity, CALLER)
-PASSED(bulk_load, (char* to, const char* from, int bytes, const void* barrier), to, from, bytes,
+FORWARDED(mbarrier_init, (const void* at, int arrivals), uintptr_t(at), arrivals, CALLER)
+FORWARDED(mbarrier_arrive, (const void* at, int bytes), uintptr_t(at), bytes, CALLER)
+FORWARDED(mbarrier_wait, (const void* at, int parity), uintptr_t(at), parity, CALLER)
+FORWARDED(bulk_load, (char* to, const char* from, int bytes, const void* barrier), to, from, bytes,
        uintptr_t(barrier), CALLER)
-PASSED(bulk_store, (char* to, const char* from, int bytes), to, from, bytes, CALLER)
-PASSED(bulk_commit, ())
-PASSED(bulk_wait_read, (unsigned newest), newest)
-PASSED(wgmma_fence, (), CALLER)
-PASSED(wgmma_commit, (), CALLER)
-PASSED(wgmma_wait, (unsigned newest), newest, CALLER)
-PASSED(wgmma, (float* d, uint64_t a, uint64_t b, int n, char type, int accumulate), d, a, b, n,
+FORWARDED(bulk_store, (char* to, const char* from, int bytes), to, from, bytes, CALLER)
+FORWARDED(bulk_commit, ())
+FORWARDED(bulk_wait_read, (unsigned newest), newest)
+FORWARDED(wgmma_fence, (), CALLER)
+FORWARDED(wgmma_commit, (), CALLER)
+FORWARDED(wgmma_wait, (unsigned newest), newest, CALLER)
+FORWARDED(wgmma, (float* d, uint64_t a, uint64_t b, int n, char type, int accumulate), d, a, b, n,
        type, accumulate, CALLER)
 void sim_launch_dependent() { g_dependent = true; }
-void sim_griddepcontrol_wait() { t_worker->async.ahead_ended = true; }
+void sim_griddepcontrol_wait() { t_worker->async.previous_ended = true; }
 void sim_fence_proxy_async() {
     Fiber& f = t_worker->fibers[t_worker->current];
     f.proxy_phase = t_worker->phase, f.proxy_stamp = t_worker->warps[t_worker->current / 32].stamp;

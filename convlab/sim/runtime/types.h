@@ -1,4 +1,4 @@
-// The runtime's data: the simulated GPU's limits, buffers, cells, fibers, launches.
+// The runtime's data types: limits of the simulated GPU, buffers, cells, fibers, launches.
 #pragma once
 #define SIM_RUNTIME
 #include "cublas_v2.h"
@@ -15,11 +15,11 @@
 #include <unordered_map>
 #include <vector>
 
-#define SIM_TLS __attribute__((tls_model("initial-exec")))  // read it without a call
-#define CALLER uintptr_t(__builtin_return_address(0))  // in the kernel, or in host code
+#define SIM_TLS __attribute__((tls_model("initial-exec")))  // a read needs no function call
+#define CALLER uintptr_t(__builtin_return_address(0))  // an address in the kernel or in host code
 __thread uint3 threadIdx SIM_TLS, blockIdx SIM_TLS;
 __thread dim3 blockDim SIM_TLS, gridDim SIM_TLS;
-extern "C" { __thread char* sim_dynamic_array; }  // an `extern __shared__` outside of functions
+extern "C" { __thread char* sim_dynamic_array; }  // of an `extern __shared__` outside functions
 
 namespace {
 constexpr size_t kStack = 64 << 10;          // bytes of a CUDA thread's stack
@@ -27,18 +27,18 @@ const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
 constexpr size_t kGuard = 1 << 20;           // unmapped bytes below each stack
 constexpr size_t kGap = size_t(1) << 30;     // unmapped bytes between two buffers
 constexpr size_t kRegion = size_t(1) << 40;  // address space for all buffers
-constexpr size_t kConstants = kRegion / 4;   // and after it, for `__constant__` variables
+constexpr size_t kConstants = kRegion / 4;   // after it: address space for `__constant__` variables
 constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's shared arrays
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
-constexpr int kLog = 1024;                   // entries that a lane logs before its warp is counted
+constexpr int kLog = 1024;                   // entries of a lane's log
 constexpr int kHeld = 256;                   // full logs for which a lane waits for lanes behind it
-constexpr unsigned kRelief = 1 << 11;        // reads of one place after which a block seems to wait
-constexpr int kPatience = 64;                // accesses before a switch, at most (schedule > 0)
-constexpr size_t kShadow = size_t(2) << 30;  // bytes of cells that all buffers may have
-constexpr size_t kFindings = 200;            // distinct findings that are kept
+constexpr unsigned kRelief = 1 << 11;        // polls of one address before another block is started
+constexpr int kMostUntilSwitch = 64;         // most accesses between two switches (schedule > 0)
+constexpr size_t kShadow = size_t(2) << 30;  // most bytes of cells for all buffers together
+constexpr size_t kFindings = 200;            // most findings that are reported
 constexpr int kTicks = 4;                    // clock ticks without a finished block: a stall
 
-// The simulated GPU's limits are an H200's.
+// The limits of the simulated GPU, an H200.
 constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
 
 enum class Kind : uint8_t { load, store, atomic };
@@ -46,28 +46,34 @@ const char* verb(Kind kind) {
     return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
 }
 
+// The same as the start of a sentence about an access.
+const char* access_to(Kind kind) {
+    return kind == Kind::load ? "load of" : kind == Kind::store ? "store to" : "atomic on";
+}
+
 struct Mark {  // one access, as a cell stores it
-    uint32_t block;   // its number, modulo 2^32
-    uint16_t launch;  // 0: no access yet
+    uint32_t block;   // the block's number, modulo 2^32
+    uint16_t launch;  // 0: there was no access yet
     uint16_t site;
     uint32_t phase;   // how many barriers the block had passed
-    uint16_t stamp;   // how many warp operations the warp had passed since
-    uint16_t thread : 10, mask : 4, atomic : 1, bulk : 1;  // bulk: by the copy engine
+    uint16_t stamp;   // how many warp operations the warp had executed in this phase
+    // `atomic` also marks a volatile access, and `bulk` an access by a bulk copy.
+    uint16_t thread : 10, mask : 4, atomic : 1, bulk : 1;
 };
-struct alignas(64) Cell {  // the shadow of one 4-byte word; masks stand for its bytes
+struct alignas(64) Cell {  // the shadow of one 4-byte word; each bit of a mask is a byte
     Mark writer, reader[2];
-    uint32_t owner;  // the block that the cell belongs to: what an older block stored is ignored
+    uint32_t owner;  // the block that uses the cell; stores of earlier blocks do not count
     uint8_t written, lock;
     uint16_t in_flight;  // the site of an asynchronous copy that has not completed
-    // A shortcut for shared memory: in this era, a load by that warp at that stamp (or by any warp)
-    // is correct, and would change nothing here.
-    uint32_t quiet;
-    uint16_t quiet_warp, quiet_stamp;
+    // A shortcut for shared memory: in this era, the cell has already checked a load by this warp
+    // at this stamp (or by any warp). Another such load is correct and would not change the cell.
+    uint32_t good_era;
+    uint16_t good_warp, good_stamp;
 };
 constexpr uint16_t kAnyWarp = 0xffff;
 
-// The use of a buffer: read only; not written yet; written; shared with the host, like managed and
-// pinned memory; a `__constant__` variable.
+// How a buffer is used: only read; not written yet; written; accessed by the host too (managed or
+// pinned memory); a `__constant__` variable.
 enum Use : int { kInput, kFresh, kFilled, kHosts, kConstant };
 struct Buffer {
     std::string name;
@@ -75,10 +81,10 @@ struct Buffer {
     size_t bytes;
     int use;
     const unsigned* shape;   // see Array
-    Cell* cells;             // of its words; null if it is only read
-    uint16_t* launch_seen;   // by 32-byte sector: the launch that accessed it last
+    Cell* cells;             // one for each word; null if the buffer is not checked for races
+    uint16_t* launch_seen;   // for each 32-byte sector, the launch that accessed it last
     std::vector<std::pair<uintptr_t, uintptr_t>> by_host;  // ranges that the host wrote
-    size_t hidden = 0;       // its bytes while it is hidden, see sim_hide
+    size_t hidden = 0;       // its size in bytes while sim_hide hides it
     bool writable() const { return use != kInput && use != kConstant; }
     bool host_wrote(uintptr_t address) const {
         for (auto& [from, to] : by_host)
@@ -87,7 +93,7 @@ struct Buffer {
     }
 };
 
-struct Counters {  // in the order of COUNTERS, and then _MORE_COUNTERS, of ../trace.py
+struct Counters {  // in the order of COUNTERS and _MORE_COUNTERS in ../trace.py
     uint64_t global_load_requests, global_load_sectors, global_store_requests,
         global_store_sectors, shared_requests, shared_wavefronts, atomics, barriers, launches,
         library_bytes, block_sectors, launch_sectors, fresh_outputs, library_flops, library_once;
@@ -101,9 +107,9 @@ void Counters::add(const Counters& other, uint64_t times) {
     for (size_t i = 0; i < kCounters; ++i) (*this)[i] += other[i] * times;
 }
 
-struct Stats {  // the counts of one instruction in one of the two memories
+struct Stats {  // the counts of one instruction in global or in shared memory
     uint64_t requests, units, ideal_units, lanes;
-    const char* array;  // the one it accessed; several: ""
+    const char* array;  // the array that it accessed; "" if there are several
     void add(const Stats& s) {
         requests += s.requests, units += s.units, ideal_units += s.ideal_units, lanes += s.lanes;
         touch(s.array);
@@ -118,25 +124,27 @@ struct Stats {  // the counts of one instruction in one of the two memories
 };
 struct Site {  // one load or store instruction of the kernel
     uintptr_t pc = 0;
-    uintptr_t low = 0;  // the buffer or array that it accessed last
-    size_t reach = 0;   // from there to the last valid address
-    Cell* cells = nullptr;  // of that buffer or array
+    uintptr_t low = 0;  // the start of the buffer or array that it accessed last
+    size_t reach = 0;   // the largest valid offset from there
+    Cell* cells = nullptr;  // the cells of that buffer or array
     bool fresh = false, output = false;  // is it uninitialised at first? is it y?
-    bool before_atomic = false;  // a load that precedes an atomic on the same address
+    bool before_atomic = false;  // it loads the word that the thread's next atomic updates
     uint16_t bytes = 0, buffer = 0;
     Kind kind = Kind::load;
     Stats stats[2] = {};  // global, shared
 };
 
-struct Access {
+struct Access {  // an entry of a lane's log
     uint64_t bits;
     Access() = default;
     Access(uintptr_t address, uint16_t site) : bits(address | uint64_t(site) << 48) {}
     uintptr_t address() const { return bits & 0xffffffffffff; }
     uint16_t site() const { return uint16_t(bits >> 48); }
 };
-// Site 0 is no instruction. Its "address" is where in the code (from g_code) the thread jumped
-// back, and how many more times (times kAgain); or called a function (+ kEnters); or kLeaves, a return.
+// An entry with site 0 is a step of the control flow. Its "address" is one of these:
+//   the code offset (from g_code) of a backward jump, plus kAgain for each repetition;
+//   the code offset of a function call, plus kEnters;
+//   kLeaves, a return.
 constexpr uintptr_t kEnters = uintptr_t(1) << 47, kLeaves = uintptr_t(1) << 46;
 constexpr uintptr_t kAgain = uintptr_t(1) << 32;
 
@@ -148,11 +156,11 @@ struct Array {  // a __shared__ array of the block
     const unsigned* shape;  // bytes of an element, extents, 0; null: unknown
 };
 
-struct Look {  // one access, as the shadow checks it
+struct CheckedAccess {  // one access that the shadow checks
     uintptr_t address;
     unsigned bytes;
     Kind kind;
-    bool ordered, global;  // ordered: atomic or volatile; not global: shared memory
+    bool ordered, global;  // ordered: atomic or volatile. If not global, it is in shared memory
     bool fresh, output;    // see Site
     uint16_t site;
 };
@@ -165,7 +173,7 @@ struct Copy {  // an asynchronous copy of one thread
 };
 
 enum class State : uint8_t {
-    fresh, ready, at_barrier, at_warp, at_mbarrier, asks_active, log_full, done
+    fresh, ready, at_barrier, at_warp, at_mbarrier, at_activemask, log_full, done
 };
 
 struct Fiber {
@@ -173,57 +181,57 @@ struct Fiber {
     void* stack_pointer;
     char* stack;
     uint3 index;
-    int logged;
+    int logged;          // entries in its log
     int depth;           // depth of function calls at the start of its log
-    int calls;           // the same now
+    int calls;           // depth of function calls now
     uintptr_t called_from[8];  // return addresses of the outermost calls
-    uintptr_t step;      // the current basic block of code,
-    bool still;          // in which it has accessed nothing yet
-    uintptr_t waits_at;  // the code address of the operation that it waits at
-    unsigned active;     // __activemask's answer
+    uintptr_t step;      // the basic block that it executes
+    bool still;          // it has accessed nothing in that basic block yet
+    uintptr_t waits_at;  // the code address of the operation that blocks it
+    unsigned active;     // the result of its __activemask
     unsigned batch;      // the open batch of asynchronous copies
-    uintptr_t loaded;    // the address with a cell that it loaded last,
-    uint16_t loaded_by;  // and the site of that load
-    bool fenced;         // it called __threadfence: the next atomic publishes
-    uint32_t released;   // when it published its accesses by an atomic
-    uint32_t acquired;   // when it last read, by an atomic, what others published
-    bool acquires;       // it performs the atomic now
-    uint32_t proxy_phase;  // when it last fenced its stores for the asynchronous proxy
+    uintptr_t loaded;    // the address (with a cell) that it loaded last
+    uint16_t loaded_by;  // the site of that load
+    bool fenced;         // it called __threadfence, so its next atomic is a release
+    uint32_t released;   // the time of its last release
+    uint32_t acquired;   // the time of its last acquire
+    bool acquires;       // the atomic that it executes now is an acquire
+    uint32_t proxy_phase;  // phase and stamp of its last fence_proxy_async
     uint16_t proxy_stamp;
 };
 
-struct Group {  // lanes of a warp that wait for one warp operation
+struct Group {  // lanes of a warp that wait in one warp operation
     unsigned mask, arrived;
     void (*step)(void**, unsigned);
 };
 struct Warp {
     void* arguments[32];
-    std::vector<Group> gathering;  // their masks are disjoint
-    // What happened up to stamp `all_known` is ordered before what any lane does now; up to
-    // known[l][m], of lane m, before what lane l does.
+    std::vector<Group> gathering;  // with disjoint masks
+    // Everything up to stamp `all_known` is ordered before what any lane does now. What lane m did
+    // up to stamp known[l][m] is ordered before what lane l does now.
     uint16_t stamp = 1, all_known = 0;
-    std::vector<uint16_t> known;  // 32 x 32, after some lanes synchronized without others
-    int held = 0;  // how often in a row a lane could not be counted because others were behind
+    std::vector<uint16_t> known;  // 32 x 32; empty until some lanes synchronize without the others
+    int held = 0;  // how often in a row a lane waited with a full log for lanes behind it
 };
 
 struct Launch {
     const char* name;
     uint16_t number;
-    uint16_t ahead = 0;  // the previous launch, if this one may begin before that one ends
-    dim3 grid, block, grid_ahead, block_ahead;
+    uint16_t previous = 0;  // the launch that may still run when this one begins; 0: none
+    dim3 grid, block, previous_grid, previous_block;
     size_t shared_bytes;
     int shared_limit;
     void (*body)(void*);
     void* context;
-    uint64_t blocks, runs;  // blocks of the grid, and how many of them run
-    std::vector<uint64_t> chosen;  // their numbers, if not all run
-    double weight = 1;             // how many blocks each of them stands for
-    std::vector<Counters> counted;  // by block, if not all run
+    uint64_t blocks, runs;  // blocks of the grid, and how many of them are simulated
+    std::vector<uint64_t> chosen;  // the numbers of the simulated blocks; empty: all of them
+    double weight = 1;             // how many blocks each simulated block represents
+    std::vector<Counters> counted;  // for each of the chosen blocks
     std::atomic<uint64_t> next{0};
     uint64_t ended_before = 0;  // blocks that had ended before this launch
     std::atomic<size_t> static_bytes{0};
     std::mutex lock;
-    // By blocks: in which phase, and when, one of its threads published; see Fiber.
+    // The releases of each block: the phase and the time, see Fiber.
     std::unordered_map<uint32_t, std::vector<std::pair<uint32_t, uint32_t>>> released;
     std::vector<std::thread> others;  // workers other than the first
     uint3 block_of(uint64_t number) const { return index(number, grid); }
@@ -233,7 +241,7 @@ struct Launch {
     }
 };
 
-// Returns private memory that costs nothing until it is accessed; null if there is none.
+// Returns private memory, or null. Pages take no space until they are accessed.
 constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 void* reserve(size_t bytes, int protection = PROT_READ | PROT_WRITE) {
     void* memory = mmap(nullptr, bytes, protection, kPrivate, -1, 0);
@@ -247,47 +255,49 @@ Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 bool g_trace = true, g_faulted = false;
-bool g_host = false;                 // host code runs, see Opened; and
-cudaStream_t g_stream = nullptr;     // the stream that it was given
+bool g_host = false;                 // host code runs (see Opened)
+cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;
 uint16_t g_launch = 0;               // the number of the latest launch
-bool g_dependent = false;            // the next launch may begin before it ends
-std::atomic<uint32_t> g_clock{0};    // of fences
+bool g_dependent = false;            // the next launch may begin before the latest one ends
+std::atomic<uint32_t> g_clock{0};    // the time of the last release, a count
 size_t g_shadow_used = 0;
-Cell* const kUncounted = reinterpret_cast<Cell*>(64);  // of constants, whose traffic is not counted
+Cell* const kUncounted = reinterpret_cast<Cell*>(64);  // marks constants: traffic is not counted
 bool in_buffers(uintptr_t address) { return address - g_region < kRegion + kConstants; }
-uint64_t g_sample = 0;               // blocks of a launch that run; 0: all
+uint64_t g_sample = 0;               // how many blocks of each launch are simulated; 0: all
 uint64_t g_sample_seed = 0;
-struct {                             // the requests of one warp (-1: all of its block) are written
-    bool on = false;                 // to the report, and only that block runs
+struct {                             // records the requests of one block, and simulates no other
+    bool on = false;
     uint3 block{};
-    int warp = 0;
-    size_t left = 0;                 // requests that may still be written
-    std::set<std::string> kernels;   // kernels seen: only the first launch of each counts
+    int warp = 0;                    // of the block; -1: all warps
+    size_t left = 0;                 // requests that may still be recorded
+    std::set<std::string> kernels;   // kernels launched so far; only their first launch is recorded
     std::string text;
 } g_record;
-std::vector<uintptr_t> g_pcs(1);     // of the sites, which have the same numbers in all workers
+std::vector<uintptr_t> g_pcs(1);     // code addresses of the sites; all workers number them alike
 std::unordered_map<uintptr_t, uint16_t> g_site_of;
-std::vector<Site> g_sites;           // their totals
-std::set<std::string> g_names;       // of arrays
-uintptr_t g_code = 0;                // where the kernel's library was loaded, and
-size_t g_code_bytes = 0;             // how many bytes its code has
-std::vector<uint64_t> g_steps;       // how often threads entered each basic block: see steps
+std::vector<Site> g_sites;           // the totals of all workers
+std::set<std::string> g_names;       // names of arrays
+uintptr_t g_code = 0;                // where the kernel's library was loaded
+size_t g_code_bytes = 0;             // the size of its code
+std::vector<uint64_t> g_steps;       // how often threads entered each basic block (Worker::steps)
 std::atomic<uint64_t> g_blocks_ended{0};  // of all launches
 std::atomic<const Launch*> g_running{nullptr};
 struct {                             // see time_is_up
-    double until = 0;                // by the monotonic clock
-    uint64_t ended = 0;              // g_blocks_ended at the last tick, and
-    int still = 0;                   // how many ticks ago that was
-} g_patience;
+    double until = 0;                // seconds of the monotonic clock
+    uint64_t ended = 0;              // g_blocks_ended at the last tick
+    int still = 0;                   // for how many ticks it has not changed
+} g_deadline;
 std::atomic<int> g_os_threads{0};
-constexpr int kOthers = 4 * 132, kCrowd = 16;  // more workers: as if an SM held four blocks
+// The most additional workers: as many as if each of 132 SMs held four blocks. With more than
+// kCrowd of them, stacks share guard pages (see new_stack).
+constexpr int kOthers = 4 * 132, kCrowd = 16;
 pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;
-pid_t g_process = 0;                 // this one; the kernel's file may have forked it
-std::string g_null;                  // a text: which arguments of conv2d are null
+pid_t g_process = 0;                 // this process; the kernel's file may fork another one
+std::string g_null;                  // text: which arguments of conv2d are null
 std::unordered_map<const void*, int> g_shared_opt_in;
-uintptr_t g_library_call = 0;        // where the host called the library that runs now, on
+uintptr_t g_library_call = 0;        // where the host called the library that runs now
 cudaStream_t g_library_stream = nullptr;
 
 struct Worker;

@@ -1,4 +1,4 @@
-// One OS thread: its block, its fibers, its counters. A comment names the file of each part.
+// A worker: one OS thread with the block that it simulates. Comments name the file of each part.
 #pragma once
 #include "async_types.h"
 #include "types.h"
@@ -10,33 +10,34 @@ struct Worker {
     Launch* launch = nullptr;
     int threads = 0, current = -1, live = 0, waiting = 0;
     int votes = 0, last_votes = 0, last_arrived = 0;
-    unsigned spins = 0, looks = 0;  // of loops that wait; reads of one place by one thread
-    uintptr_t looked_at = 0;
-    int looker = 0;
-    int patience = 0;  // accesses until the next switch
-    uint64_t dice = 0;
+    unsigned spins = 0;  // volatile reads and failed compare-and-swaps
+    unsigned polls = 0;  // reads of the address `polled_at` by the thread `poller`
+    uintptr_t polled_at = 0;
+    int poller = 0;
+    int until_switch = 0;  // accesses until the next switch
+    uint64_t random_state = 0;
     void* scheduler = nullptr;  // its stack pointer while fibers run
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    std::vector<char*> free_stacks, reserved;  // memory of stacks, each with its guard
-    const bool crowded;  // one of many workers: see new_stack
-    char* dead_stack = nullptr;  // of the fiber that ended last: in use until the next switch
-    std::unique_ptr<Access[]> log;  // [thread][kLog]; unused parts take no memory
-    int logs = 0;                   // for how many threads it has room
-    Access *here = nullptr, *here_end = nullptr;  // the current thread's part: next entry, end
+    std::vector<char*> free_stacks, reserved;  // stacks to use again; mappings to unmap at the end
+    const bool crowded;  // there are many workers (see new_stack)
+    char* dead_stack = nullptr;  // of the thread that ended last; in use until the next switch
+    std::unique_ptr<Access[]> log;  // [thread][kLog]; unused pages take no memory
+    int logs = 0;                   // for how many threads the log has room
+    Access *next_entry = nullptr, *log_end = nullptr;  // in the current thread's log
     std::vector<Site> sites;
     struct Slot {
         uintptr_t pc;
         uint16_t index;
     };
-    std::vector<Slot> site_of;  // by hash of the pc
-    uintptr_t step_at = 0;             // Fiber::step of the current thread, and
-    const Access* step_log = nullptr;  // `here` when it entered that block
+    std::vector<Slot> site_of;  // a hash table of code addresses
+    uintptr_t step_at = 0;             // Fiber::step of the current thread
+    const Access* step_log = nullptr;  // next_entry when the thread entered that basic block
     const uintptr_t code = g_code;
     const size_t code_bytes = g_code_bytes;
-    uint64_t* steps;  // how often threads entered each block, by code address (from g_code) / 4
-    bool aside = false;  // the running code is a warp operation's, not a thread's
-    static constexpr int kMaxDepth = 128;  // 32 lanes of 16 bytes, all in one group of banks
+    uint64_t* steps;  // how often threads entered each basic block; index: code offset / 4
+    bool in_collective = false;  // the code of a warp operation runs, not that of a thread
+    static constexpr int kMaxDepth = 128;  // most words in one bank: 32 lanes of 16 bytes each
     uint32_t seen_words[32][kMaxDepth];
     std::vector<Array> arrays;
     char* shared = nullptr;
@@ -44,42 +45,45 @@ struct Worker {
     char* dynamic = nullptr;
     Counters counters{};
     Cell* shared_cells = nullptr;
-    uint32_t owner = 0;  // the block's number among this worker's, from 1
-    uint32_t era = 0;    // counts the phases of all its blocks
+    uint32_t owner = 0;  // how many blocks this worker has begun
+    uint32_t era = 0;    // how many phases of blocks this worker has begun
     uint64_t block = 0;
     uint32_t phase = 0;
-    uint32_t all_acquired = 0;  // what any thread had acquired before the last barrier
-    bool atomics = false;       // the block performed some
-    bool abandoned = false;     // a thread of the block ended at a fault
+    uint32_t all_acquired = 0;  // the time up to which all threads acquired at the last barrier
+    bool atomics = false;       // the block executed an atomic
+    bool abandoned = false;     // a thread of the block ended at an error
     bool replaces = false;      // the current atomic ignores the old value
-    std::vector<std::vector<Copy>> copies;  // by thread
-    struct Pending {  // a store to a word that another thread stored: is the value the same?
+    std::vector<std::vector<Copy>> copies;  // asynchronous copies of each thread
+    // A racing store to a word that another thread stored. After the store, resolve_pending
+    // compares the two values.
+    struct Pending {
         uint8_t *address = nullptr, before[16];
         unsigned bytes;
         uintptr_t pc;
         Other other;
         std::string what;
     } pending;
-    struct Seen {  // by sector: the block that accessed it; unused parts take no memory
+    struct Seen {  // for each sector, the block that accessed it last; unused pages take no memory
         uint32_t* owner = nullptr;
         size_t size = 0;
         void resize(size_t n) { owner = static_cast<uint32_t*>(calloc(size = n, sizeof *owner)); }
     };
-    std::vector<Seen> block_seen;  // by buffer
+    std::vector<Seen> block_seen;  // for each buffer
     struct Reach {
         uint64_t low = ~uint64_t(0), high = 0, sectors = 0;
     };
-    std::vector<Reach> reach;      // of the block, by buffer; see tell_reach
-    Async async;                   // of the block
+    std::vector<Reach> reach;      // what the block accessed of each buffer; see report_reach
+    Async async;                   // the block's mbarriers, bulk copies and wgmmas
     std::unique_ptr<Operands> operands{new Operands};
-    bool recorded = false;         // the requests of the warp that is counted are written
+    bool recorded = false;         // the requests of the current warp are recorded
 
     static constexpr size_t kSites = 1 << 13;
 
     Cell& cell_of(uintptr_t at) { return shared_cells[(at - uintptr_t(shared)) / 4]; }
 
     // memory.h
-    char* allot(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
+    char* allocate_shared(const char* name, const void* declaration, size_t bytes,
+                          const unsigned* shape);
     const Array* array_near(uintptr_t address) const;
     std::string place(uintptr_t address) const;
     int watched(const std::string& extents) const;
@@ -87,14 +91,14 @@ struct Worker {
     // fibers.h
     int draw();
     char* new_stack();
-    void bury(char* stack, bool in_use);
+    void release_stack(char* stack, bool in_use);
     void enter(int next, void** save);
     void find_log(int i);
     void save_log(int i);
     bool can_run(int i) const;
     void yield();
     void spin();
-    void look(uintptr_t at);
+    void count_poll(uintptr_t at);
     [[noreturn]] void leave(bool at_fault);
     void run_block(uint64_t number);
 
@@ -108,13 +112,13 @@ struct Worker {
     void complete(int w, size_t g);
     void order(int w, unsigned mask);
     void compare_barriers();
-    bool answer_active(int w);
+    bool complete_activemask(int w);
     void deadlock(int from);
 
     // access.h
     void step(uintptr_t pc);
-    [[gnu::noinline]] void jump(uintptr_t pc);
-    [[gnu::noinline]] void note_way(uintptr_t what);
+    [[gnu::noinline]] void log_backward_jump(uintptr_t pc);
+    [[gnu::noinline]] void log_control_flow(uintptr_t what);
     void function_entry(uintptr_t from);
     void function_exit();
     static size_t first_slot(uintptr_t pc);
@@ -123,25 +127,25 @@ struct Worker {
                                      uint16_t& index);
     void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true,
                 bool ordered = false);
-    [[gnu::noinline]] void access_by_the_book(uintptr_t address, unsigned bytes, Kind kind,
+    [[gnu::noinline]] void access_slow_path(uintptr_t address, unsigned bytes, Kind kind,
                                               uintptr_t pc, bool aligned, bool ordered);
-    bool quiet(const Cell* cell, uintptr_t address, unsigned bytes) const;
+    bool is_good_load(const Cell* cell, uintptr_t address, unsigned bytes) const;
     [[gnu::noinline]] void locate(Site& s, uintptr_t address, unsigned bytes, bool global);
-    [[noreturn]] void misplaced(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
+    [[noreturn]] void invalid_address(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
 
     // shadow.h
     Mark mark(unsigned mask, bool ordered, uint16_t index) const;
-    bool before(const Mark& m, bool global) const;
-    void look_at(Cell* cell, const Look& look);
-    void look_at_word(Cell& cell, const Look& look, uintptr_t address, unsigned mask);
-    void uninitialised(Cell& cell, const Look& look, uintptr_t address);
-    void in_flight(Cell& cell, const Look& look, uintptr_t address);
-    void race(const Mark& m, const Look& look, uintptr_t address, Kind theirs);
-    void settle();
+    bool is_ordered_before(const Mark& m, bool global) const;
+    void check_access(Cell* cell, const CheckedAccess& checked);
+    void check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address, unsigned mask);
+    void report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address);
+    void report_in_flight(Cell& cell, const CheckedAccess& checked, uintptr_t address);
+    void report_race(const Mark& m, const CheckedAccess& checked, uintptr_t address, Kind theirs);
+    void resolve_pending();
 
-    // meeting.h
+    // reconverge.h
     void flush(int w);
-    static void follow(Fiber& f, Access way);
+    static void count_call(Fiber& f, Access entry);
     void match(int w, Access* const* rows, int lanes, bool patient = true);
 
     // requests.h
@@ -149,11 +153,11 @@ struct Worker {
     [[gnu::noinline]] void record(const Site& s, const uint64_t* addresses, unsigned mask,
                                   bool global);
     void footprint(Site& s, const uint64_t* sectors, int n);
-    void tell_reach(std::string& to, uint64_t number);
+    void report_reach(std::string& to, uint64_t number);
 
     // async.h
-    void examine(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
-    void examine_proxy(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who);
+    void check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
+    void check_proxy_read(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who);
     void next_stamp(int thread);
     void publish(Clock& clock);
     void share_clocks(int w, unsigned mask);
@@ -162,7 +166,7 @@ struct Worker {
     void mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc);
     void mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc);
     void mbarrier_wait(uintptr_t address, int parity, uintptr_t pc);
-    void settle(Mbarrier& barrier);
+    void complete_if_done(Mbarrier& barrier);
     void bulk_aligned(uintptr_t to, uintptr_t from, int bytes, uintptr_t pc);
     void count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc);
     void bulk_load(char* to, const char* from, int bytes, uintptr_t address, uintptr_t pc);
@@ -170,9 +174,9 @@ struct Worker {
     void bulk_commit();
     void bulk_wait_read(unsigned newest);
     void reads_done(Reads& of, unsigned newest);
-    void overwritten(const Look& look);
-    void warp_meets(void (*step)(void**, unsigned), void* argument, uintptr_t pc);
-    bool warp_met(void* argument, uintptr_t pc);
+    void check_overwrite(const CheckedAccess& checked);
+    void warp_collective(void (*step)(void**, unsigned), void* argument, uintptr_t pc);
+    bool is_last_of_warp(void* argument, uintptr_t pc);
     void wgmma_done(unsigned newest);
     void wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                        uintptr_t pc, std::vector<Span>& reading);

@@ -1,9 +1,9 @@
-// The part of cuBLAS that the simulator serves, on the CPU, in float32. The declarations are C and
-// cuBLAS's own, so that nvcc can also read them where no toolkit brings the real header.
+// The part of cuBLAS that the simulator supports, on the CPU, in float32. These are the C declarations
+// of cuBLAS itself. nvcc also reads them on machines without the real header.
 #pragma once
 
 #include <cuda_runtime.h>
-#define CUBLAS_API_H_  // by which others tell that it was included
+#define CUBLAS_API_H_  // other headers test this macro
 #ifndef SIM_RUNTIME
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,4 +1,4 @@
-// Walks the logs of a warp's lanes together, to find which lanes execute an instruction together.
+// Walks the logs of a warp's lanes, and finds which lanes execute an instruction together.
 #pragma once
 #include "requests.h"
 
@@ -23,7 +23,7 @@ void Worker::flush(int w) {
     unsigned all = 0xffffffffu >> (32 - lanes);
     for (int i = 0; i < length; ++i) {
         if (!rows[0][i].site()) {
-            for (int l = 0; l < lanes; ++l) follow(fibers[first + l], rows[0][i]);
+            for (int l = 0; l < lanes; ++l) count_call(fibers[first + l], rows[0][i]);
             continue;
         }
         for (int l = 0; l < lanes; ++l) addresses[l] = rows[l][i].address();
@@ -33,16 +33,16 @@ void Worker::flush(int w) {
     warps[w].held = 0;
 }
 
-inline void Worker::follow(Fiber& f, Access way) {  // a call or a return
-    if (way.address() & kEnters) ++f.depth;
-    else if (way.address() & kLeaves) --f.depth;
+// Follows a call or a return in the depth of function calls.
+inline void Worker::count_call(Fiber& f, Access entry) {
+    if (entry.address() & kEnters) ++f.depth;
+    else if (entry.address() & kLeaves) --f.depth;
 }
 
-// Matches lanes after a divergent branch. The lanes that are deepest in function calls and, of
-// these, at the lowest address go on together. So lanes reconverge after an `if` and at the end of
-// each iteration of a loop, as they do on a GPU (S. Collange, "Stack-less SIMT reconvergence at
-// low cost", 2011). If a lane is at the end of its log and has more to do, the others wait for it
-// and keep their logs.
+// Finds the requests of lanes that diverged. At each step the lanes deepest in function calls go
+// on; of these, the lanes at the lowest code address. So lanes reconverge after an `if`, and at the
+// end of each iteration of a loop, as on a GPU (S. Collange, "Stack-less SIMT reconvergence at low
+// cost", 2011). If a lane's log ends because it is full, the others wait and keep their logs.
 void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
     constexpr uint64_t kUnknown = 0, kOver = ~uint64_t(0);
     int first = w * 32, at[32] = {};
@@ -76,7 +76,7 @@ void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
             }
             ++at[l];
             if (site) addresses[n++] = a.address(), mask |= 1u << l;
-            else follow(fibers[first + l], a);
+            else count_call(fibers[first + l], a);
             find(l);
         }
         if (site) request(sites[site], addresses, n, mask);
@@ -89,6 +89,7 @@ void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
         f.logged -= at[l];
     }
     warps[w].held = stuck ? warps[w].held + 1 : 0;
-    if (warps[w].held > kHeld) match(w, rows, lanes, false);  // lanes behind may wait for them
+    // The lanes that are behind may wait for one that is ahead, as for a lock. So nobody waits.
+    if (warps[w].held > kHeld) match(w, rows, lanes, false);
 }
 }  // namespace
