@@ -158,8 +158,8 @@ class Report(Result):
     setting
         What was unusual about the run, such as its data; empty for an ordinary run.
     fault, ending
-        For a kernel that crashed or hung: the kind of fault (`LaunchError.kind`), and the error's
-        text. Else None and an empty text.
+        The kind of fault if the kernel crashed or hung (`LaunchError.kind`), or if nvcc reports an
+        error; else None. And the text of the crash, or an empty text.
     pixels, channels
         Error divided by limit, as float arrays: the largest over (n, k) with shape (P, Q), and the
         largest over (p, q) with shape (N, K). Maps with more than 256 rows or columns are pooled.
@@ -333,8 +333,8 @@ class Report(Result):
 class Reports(Result):
     """The result of a check on a set of problems, or of a default check.
 
-    It is true if the kernel is correct on all problems that it supports. `len`, an index and a loop
-    give the `Report` of each problem.
+    It is true if the kernel is correct on all problems that it supports. A loop over it yields the
+    `Report` of each problem.
 
     Attributes
     ----------
