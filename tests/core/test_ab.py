@@ -484,7 +484,7 @@ def test_a_callable_is_checked():
     padded = Problem(N=1, C=2, H=6, W=6, K=2, R=3, S=3, padding=1)
     with pytest.raises(LaunchError, match=r"returned \(1, 2, 4, 4\).*needs \(1, 2, 6, 6\)"):
         convlab.ab(Fake(name="01_a"), forgets_padding, padded)
-    with pytest.raises(LaunchError, match=r"raised TypeError.*called as f\(x, w"):
+    with pytest.raises(LaunchError, match=r"raised TypeError.*calls it as f\(x, w"):
         convlab.ab(Fake(name="01_a"), lambda x, w: F.conv2d(x, w), PLAIN)
 
 
@@ -564,7 +564,7 @@ def test_too_few_rounds_give_no_interval_and_no_infinity():
     text = str(result)
     assert "too few rounds for an interval, 3 rounds" in text and result.verdict == "undecided"
     assert "inf" not in text and "0.0000" not in text and "inf" not in result._repr_html_()
-    assert result.row["interval"] == "too few rounds for an interval" and result.plot()
+    assert result.row["95% interval"] == "too few rounds for an interval" and result.plot()
     assert dumped(result)["interval"] == [0.0, None]
 
 

@@ -439,7 +439,7 @@ def test_a_fault_in_the_rehearsal_stops_the_call_each_time(on_gpu, trials):
 
 def test_a_rehearsal_without_memory_is_left_out_with_a_warning(on_gpu, trials):
     trials.answer = LaunchError("not enough GPU memory", "out of memory")
-    with pytest.warns(UserWarning, match="no room for the problem twice"):
+    with pytest.warns(UserWarning, match="cannot hold the problem twice"):
         rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

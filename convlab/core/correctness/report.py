@@ -164,8 +164,8 @@ class Report(Result):
         Error divided by limit, as float arrays: the largest over (n, k) with shape (P, Q), and the
         largest over (p, q) with shape (N, K). Maps with more than 256 rows or columns are pooled.
     counters, host_seconds, threads
-        Of the first run: the simulator's counters and the wall time in seconds; for each kernel
-        the number of threads of its largest block.
+        Of the run that was compared: the simulator's counters and the wall time in seconds. And for
+        each kernel the number of threads of its largest block.
 
     Examples
     --------
@@ -233,7 +233,7 @@ class Report(Result):
 
     @property
     def traffic_bytes(self) -> int | None:
-        """The first run's global memory traffic in bytes; None if it was not simulated."""
+        """The global memory traffic of the compared run in bytes; None if it was not counted."""
         return traffic_bytes(self.counters)
 
     @property
