@@ -252,7 +252,7 @@ def _describe_rounding(e: Evidence) -> Iterator[str]:
     for low, high, name in _ROUNDINGS:
         if low <= relative <= high:
             yield (
-                f"as if operands or sums were rounded to {name}, but the header declares "
+                f"as if operands or sums were rounded to {name}, but the class is "
                 f"{e.precision}: relative error {relative:.1e}, evenly distributed"
             )
 

@@ -80,7 +80,7 @@ class Integers(UnusualData):
         if not compared.wrong:
             return []
         text = "a product or a sum is rounded: sums of these integers are exact in any order"
-        return [output.wrong("too imprecise", text)]
+        return [output.error_finding("too imprecise", text)]
 
 
 @dataclass(frozen=True)

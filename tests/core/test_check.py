@@ -220,10 +220,10 @@ def test_nan_is_correct_only_where_the_reference_has_it(monkeypatch):
 def test_changed_outputs_are_found_in_any_piece(monkeypatch):
     monkeypatch.setitem(reference.CHUNK, "cpu", 7)
     y = torch.arange(40.0).view(1, 1, 4, 10)
-    first = output.keep(y)
-    assert output.moved(y, first) == (0, -1)
+    first = output.copy_of_start(y)
+    assert output.changed_outputs(y, first) == (0, -1)
     y[0, 0, 1, 5] = y[0, 0, 3, 9] = -1
-    assert output.moved(y, first) == (2, 15)
+    assert output.changed_outputs(y, first) == (2, 15)
 
 
 def test_errors_that_the_class_or_the_header_allows_are_correct():

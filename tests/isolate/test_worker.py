@@ -461,9 +461,9 @@ def kinds() -> set[str]:
         package / "core" / "errors.py",
     ]
     python = "".join(file.read_text() for file in files)
-    simulated = set(re.findall(r'\b(?:fault\(|told\(|report\(\w+, )"([^"]+)"', runtime))
+    simulated = set(re.findall(r'\b(?:fault\(|report_here\(|report\(\w+, )"([^"]+)"', runtime))
     assert len(simulated) > 10
-    named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"(?!\.join)'
+    named = r'(?:error_finding\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"(?!\.join)'
     return simulated | set(re.findall(named, python)) | {nvcc_report.WARNING, *cuda_faults.KINDS}
 
 

@@ -134,14 +134,14 @@ PLANTED = {
     "inf": (put((0, 3), value=float("inf")), "inf, as after an overflow or a division"),
     "tf32": (
         rounded(13),
-        "operands or sums were rounded to TF32 or fp16, but the header declares fp32",
+        "operands or sums were rounded to TF32 or fp16, but the class is fp32",
     ),
     "fp16_sums": (lambda y, *_: y.half().float(), "operands or sums were rounded to TF32 or fp16"),
     "fp16_sums_and_bias": (
         lambda y, x, w, b: (y - b.view(1, -1, 1, 1)).half() + b.view(1, -1, 1, 1),
         "operands or sums were rounded to TF32 or fp16",
     ),
-    "bf16": (rounded(16), "rounded to bf16, but the header declares fp32"),
+    "bf16": (rounded(16), "rounded to bf16, but the class is fp32"),
 }
 
 

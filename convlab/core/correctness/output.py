@@ -60,12 +60,12 @@ def changed_inputs(inputs: Inputs, pristine: Inputs) -> list[Finding]:
         if changed:
             elements = "element" if changed == 1 else "elements"
             text = f"the kernel wrote to its input: {changed:,} {elements} of {name} changed"
-            findings.append(wrong("store to an input", text, name, first, now.shape))
+            findings.append(error_finding("store to an input", text, name, first, now.shape))
             now.copy_(then)
     return findings
 
 
-def wrong(
+def error_finding(
     kind: str, text: str, array: str | None = None, at: int = 0, shape: Sequence[int] = ()
 ) -> Finding:
     """Return an error that was found after the run.
@@ -78,7 +78,7 @@ def wrong(
     return Finding(kind, text, array=array, index=tuple(map(int, index)))
 
 
-def keep(y: Tensor) -> Tensor:
+def copy_of_start(y: Tensor) -> Tensor:
     """Return a flat copy of y, or of its first part if memory is short."""
     room = (available_bytes(y.device) - (1 << 30)) // y.element_size()
     try:
@@ -88,7 +88,7 @@ def keep(y: Tensor) -> Tensor:
         return y.flatten()[:0].clone()
 
 
-def moved(y: Tensor, first: Tensor) -> tuple[int, int]:
+def changed_outputs(y: Tensor, first: Tensor) -> tuple[int, int]:
     """Return how many outputs have other bits than the copy, and the flat index of the first."""
     size = CHUNK[y.device.type]
     parts = zip(y.flatten()[: first.numel()].split(size), first.split(size), strict=True)
@@ -301,7 +301,9 @@ class OutputComparison:
         findings = []
         if self.unwritten:
             text = f"{_outputs(self.unwritten, total, 'was', 'were')} never written"
-            findings.append(wrong("never written", text, "y", self._first, self.problem.y_shape))
+            findings.append(
+                error_finding("never written", text, "y", self._first, self.problem.y_shape)
+            )
         if self.wrong:
             first = (
                 "" if self.wrong == len(self._examples) else f"; the first {len(self._examples)}"

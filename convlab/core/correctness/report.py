@@ -97,7 +97,7 @@ def _outcome(
     }
 
 
-def worded(finding: Finding) -> str:
+def finding_text(finding: Finding) -> str:
     """Return a finding as text: its kind, its text, and its source line if it is known.
 
     The kind is left out of an error that has no source line.
@@ -124,7 +124,7 @@ def _warnings(reports: Sequence[Report | Reports]) -> list[str]:
         for finding in report.findings:
             # The text of a crash already contains the findings before it.
             if not finding.error and (len(reports) > 1 or finding.text not in ending):
-                words = worded(finding) + (seen_on if len(reports) > 1 else "")
+                words = finding_text(finding) + (seen_on if len(reports) > 1 else "")
                 last[finding.kind, finding.file, finding.line] = words
     return [f"  {words}" for words in last.values()]
 
@@ -220,7 +220,7 @@ class Report(Result):
         """The errors as lines of text; empty if the kernel is correct."""
         texts = [self.ending]
         if not self.ending:
-            texts = [worded(finding) for finding in self.findings if finding.error]
+            texts = [finding_text(finding) for finding in self.findings if finding.error]
         return tuple(line for text in texts for line in text.split("\n"))
 
     @property
@@ -447,7 +447,7 @@ class Reports(Result):
     @property
     def details(self) -> Sequence[str]:
         """The error closest to its bound, warnings, patterns, and the problems that fail."""
-        lines = [f"  {worded(finding)}" for finding in self.errors]
+        lines = [f"  {finding_text(finding)}" for finding in self.errors]
         if self.ok:
             closest = max(self.ordinary, key=lambda report: report.error / report.bound)
             lines.append(
@@ -480,7 +480,7 @@ class Reports(Result):
         findings = [] if failing is None else [*failing.findings]
         if self.errors:
             verdict = BuildError.kind
-            failures = [*map(worded, self.errors), *failures]
+            failures = [*map(finding_text, self.errors), *failures]
         elif failing is not None:
             verdict = failing.verdict
         elif self.ok:
