@@ -244,7 +244,7 @@ def test_show_cuts_by_text_and_number() -> None:
         (["const int qq ="], r"contains 'const int qq ='; similar lines are\n  \d+: const"),
         ([9999], r"has no line 9999: choose a line from 1 to \d+"),
         ([10, 3], "the last line, 3, is before the first line, 10"),
-        ([60, "// title"], r"01_direct\.cu from line 60 on holds '// title'"),
+        ([60, "// title"], r"01_direct\.cu from line 60 on contains '// title'"),
     ],
 )
 def test_show_says_what_is_there(places: list, message: str) -> None:
