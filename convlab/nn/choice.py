@@ -21,7 +21,7 @@ from ..core.kernel.engine import engine_name
 from ..core.kernel.kernel import Kernel, load
 from ..core.kernel.libraries import Baseline, baseline
 from ..core.machine import toolchain
-from ..core.machine.device import Gpu, describe, find_gpu
+from ..core.machine.device import GPUS, Gpu, describe, find_gpu
 from ..core.problem.format import FLOAT32
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
@@ -35,7 +35,7 @@ CLASSES = ("fp32", "tf32")
 SIMULATED = "03_smem_tile"
 ALWAYS = (
     f"on the simulator the choice is {SIMULATED}, which runs fastest there, if it supports the "
-    'problem; gpu="H200" gives the choice for that GPU'
+    f'problem; gpu="{[*GPUS][-1]}" gives the choice for that GPU'
 )
 # The most seconds to measure one candidate.
 _SECONDS = 1.0
@@ -72,8 +72,8 @@ def best(
         time them side by side, and take the fastest correct one. This takes some seconds on a GPU.
         The choice is kept in the cache folder for this GPU, torch, cuDNN, driver, problem, class and
         the kernels' sources; an edited kernel is measured again.
-    gpu : answer by the rule for this GPU, by name ("H200", "A100": one of `machine.device.GPUS`). No
-        GPU is needed. The result then shows the choice; it runs where `engine` says.
+    gpu : answer by the rule for this GPU, by name: one of `machine.device.GPUS`. You need no GPU for
+        this. The result is the choice for that GPU, and a call of it runs where `engine` says.
 
     Returns
     -------

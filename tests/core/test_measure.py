@@ -386,7 +386,7 @@ def test_scaling_is_said():
         result.problem.macs <= CountingEngine.macs_in_a_second and "scaled down to" in result.note
     )
     (note,) = result.short_notes
-    assert note.startswith("floor: the theoretical minimum; scaled down: all of it would take")
+    assert note.startswith("floor: the theoretical minimum; scaled down: at full size the simul")
     assert len(note) <= 98
 
 
