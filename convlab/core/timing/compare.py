@@ -58,6 +58,10 @@ def compare(
     traffic to global memory, which is not a time. The floor is the theoretical minimum of either.
     To learn which of two kernels is faster, and how surely, use `ab`.
 
+    On the simulator, if you name no kernels, two checks are left out, which saves half of the time:
+    nvcc does not compile the kernels, and indices of local arrays are not checked. `check` does
+    both, and so does `compare` for kernels that you name.
+
     Parameters
     ----------
     kernels
@@ -76,9 +80,9 @@ def compare(
     seed
         The seed of the data.
     limit_seconds
-        The most time in seconds to measure one kernel on a GPU, if its time is not known to half a
-        percent before. By default a kernel also stops once its place among the others is certain,
-        and after 3 seconds at the latest.
+        The most time to measure one kernel on a GPU, in seconds. Measuring ends earlier once the
+        time is known to half a percent. Without this argument it also ends once the kernel's place
+        among the others is certain, and the limit is 3 seconds.
     progress
         Show a progress bar; in a log file, a line now and then.
     each
@@ -99,12 +103,6 @@ def compare(
         Two different kernels have one name, or kernels run on different engines.
     LaunchError
         `scale` is None and memory is short. A single kernel's failure is a row, not an exception.
-
-    Notes
-    -----
-    On the simulator the default selection is checked like all kernels, with two exceptions that
-    save half of the time: nvcc does not compile the kernels, and the index checks of local arrays
-    do not run. `check` does both, and so does `compare` for kernels that you name.
 
     Examples
     --------
