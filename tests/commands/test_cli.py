@@ -23,10 +23,12 @@ from convlab.commands.cli import build_parser, look_up
 from convlab.core import rooms
 from convlab.core.correctness import check as checking
 from convlab.core.errors import ProblemError
-from convlab.core.kernel.catalog import catalog
+from convlab.core.kernel.catalog import KERNEL_DIR, catalog
 from convlab.core.kernel.kernel import tunables
 from convlab.core.machine.device import GPUS
 from convlab.core.problem.named import PROBLEM_SETS
+from convlab.core.problem.named import problem as named_problem
+from convlab.core.timing.selection import first_kernels
 from convlab.strict import stricter
 from tests.instruments import links
 from tests.schema import VALIDATOR
@@ -421,6 +423,32 @@ def test_the_first_comparison_is_of_the_first_rungs_and_the_best_of_each_class(r
     assert len([line for line in lines if line.startswith("----")]) == 1
     done = run("compare", "01", "--all")
     assert done.status == 2 and "leave out --all" in done.err
+
+
+SELECTED = {
+    # The fastest kernels of fp32 and TF32 by the headers; no header says which of bf16 and fp16 is.
+    "square": "01 02 03 11 13 16 16b",
+    "rect": "01 02 03 12 13 15 15b",
+    # 15x15 and few channels: the library is the best in fp32 and TF32.
+    "N1 C16 H15 W15 K64 R3 S3": "01 02 03 16 16b",
+    "kernelbench.82_depthwise": "01 02 03 06 15 15b",
+}
+
+
+@pytest.mark.parametrize(("problem", "numbers"), SELECTED.items(), ids=list(SELECTED))
+def test_the_first_kernels_are_the_first_rungs_and_the_best_of_each_class(
+    problem, numbers, tmp_path, monkeypatch
+):
+    chosen = first_kernels([named_problem(problem)], "sim")
+    assert [kernel.name.partition("_")[0] for kernel in chosen] == numbers.split()
+    # A user's own kernel is always among them; a copy of a rung is no kernel of his own.
+    (tmp_path / "kernels").mkdir()
+    for name in ("17_mine.cu", "04_implicit_gemm.cu"):
+        text = (KERNEL_DIR / "04_implicit_gemm.cu").read_text()
+        (tmp_path / "kernels" / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    chosen = first_kernels([named_problem(problem)], "sim")
+    assert [kernel.name.partition("_")[0] for kernel in chosen] == [*numbers.split(), "17"]
 
 
 def test_verbose_shows_the_other_columns_and_why_a_kernel_is_unsupported(run, kernels):

@@ -27,7 +27,8 @@ def first_kernels(
     scale : as for `compare`. A kernel must also support the smaller problem that is run.
     """
     kernels = [load(path, engine=engine) for path in catalog()]
-    shipped = [kernel for kernel in kernels if kernel.path.parent == KERNEL_DIR.resolve()]
+    # A copy of a rung in the working directory's kernels/ is still that rung.
+    shipped = [kernel for kernel in kernels if (KERNEL_DIR / kernel.path.name).exists()]
     chosen = {kernel.name for kernel in kernels} - {kernel.name for kernel in shipped}
     rungs = [kernel for kernel in shipped if kernel.name.partition("_")[0].isdigit()]
     chosen |= {kernel.name for kernel in rungs[:_FIRST_RUNGS]}
