@@ -2,7 +2,7 @@
 
     python -m tests.instruments.bench_build [--engine auto|cuda|sim] [--write PAGE]
 
-``--write`` puts the table between the markers "build" of a page.
+``--write`` puts the table between the markers "build-cuda" or "build-sim" of a page, by the engine.
 """
 
 import argparse
@@ -102,13 +102,12 @@ def _plain_load_inline(folder: Path, engine: str) -> None:
     )
 
 
-def markdown(frame: pd.DataFrame) -> str:
-    """Return the times as a Markdown table, with the machine and the date."""
+def markdown(frame: pd.DataFrame, command: str) -> str:
+    """Return the times as a Markdown table, with the machine, the date and the command."""
     lines = ["| build | seconds |", "|---|---|"]
     lines += [f"| {row.what} | {row.seconds:.3f} |" for row in frame.itertuples()]
     cores = len(os.sched_getaffinity(0))
     where = f"{describe() or 'no GPU'}; {cores} cores; torch {torch.__version__}"
-    command = "python -m tests.instruments.bench_build --write README.md"
     return "\n".join([*lines, "", f"{where}; {datetime.date.today()}, by `{command}`."])
 
 
@@ -118,13 +117,15 @@ def main() -> None:
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     parser.add_argument("--write", metavar="FILE", type=Path)
     given = parser.parse_args()
+    marker = f"build-{load('01_direct', engine=given.engine).engine}"
     if given.write is not None:
         # A page without markers fails now, not after the work.
-        pages.between(given.write, "build")
+        pages.between(given.write, marker)
     frame = bench_build(given.engine)
     print(frame.to_string(index=False, formatters={"seconds": "{:.3f}".format}))
     if given.write is not None:
-        pages.write_between(given.write, "build", markdown(frame))
+        command = " ".join(["python -m tests.instruments.bench_build", *sys.argv[1:]])
+        pages.write_between(given.write, marker, markdown(frame, command))
 
 
 if __name__ == "__main__":
