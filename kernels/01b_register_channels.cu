@@ -65,6 +65,7 @@ conv2d_register_channels(ConvProblem conv, const float* __restrict__ g_x,
                 if (w < 0 || w >= conv.W) continue;
                 const float* w_tap = w_k0 + (c * RS + r * conv.S + s);
                 const float r_x = x_n[c * HW + int64_t(h) * conv.W + w];
+                // One load of x serves all channels of the thread.
                 #pragma unroll
                 for (int j = 0; j < kKTile; ++j) r_acc[j] += r_x * w_tap[r_offset[j]];
             }

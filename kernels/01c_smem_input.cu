@@ -79,6 +79,7 @@ conv2d_smem_input(ConvProblem conv, Staging staging, const float* __restrict__ g
             const int h = h0 + row;
             for (int column = lane; column < staging.extent_w; column += 32) {
                 const int w = w0 + column;
+                // Borders are tested here, once for all taps: outside the image x is 0.
                 const bool inside = h >= 0 && h < conv.H && w >= 0 && w < conv.W;
                 s_x[row * staging.extent_w + column] =
                     inside ? x_c[int64_t(h) * conv.W + w] : 0.0f;

@@ -102,6 +102,7 @@ gemm_nchw(ConvProblem conv, const float* __restrict__ g_w, const float* __restri
             float r_col[kTM], r_w[kTN];
             for (int j = 0; j < kTM; ++j) r_col[j] = s_col[kk][thread_m + j * (kBM / kTM)];
             for (int i = 0; i < kTN; ++i) r_w[i] = s_w[kk][thread_n * kTN + i];
+            // Each value of w serves kTM products, each value of the matrix kTN.
             for (int i = 0; i < kTN; ++i)
                 for (int j = 0; j < kTM; ++j) r_acc[i][j] += r_w[i] * r_col[j];
         }

@@ -71,6 +71,7 @@ conv2d_implicit_gemm(ConvProblem conv, const float* __restrict__ g_x,
 
     for (int64_t kk0 = 0; kk0 < gemm_k; kk0 += kBK) {
         for (int i = threadIdx.x / kBM; i < kBK; i += kThreads / kBM) {   // lanes along pixels
+            // Element (kk, m) of im2col's matrix is x[n, c, h, w].
             const int64_t kk = kk0 + i;
             const int c = int(kk / (conv.R * conv.S)), r = int(kk / conv.S % conv.R);
             const int s = int(kk % conv.S);

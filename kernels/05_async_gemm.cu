@@ -165,6 +165,7 @@ conv2d_async_gemm(ConvProblem conv, Step step, bool vectors, const float* __rest
     for (int tile = 0; tile < tiles; ++tile) {
         __pipeline_wait_prior(kStages - 2);
         __syncthreads();   // all have copied their part of this tile, and have read the one before
+        // These copies run while this tile is multiplied.
         if (tile + kStages - 1 < tiles) copy_tile(tile + kStages - 1);
         __pipeline_commit();   // also without copies, because groups are counted
         write_rows(tile + kStages);

@@ -102,6 +102,7 @@ conv2d_depthwise(ConvProblem conv, Tile tile, const float* __restrict__ g_x,
             const float* s_row = s_thread;
             #pragma unroll kR   // so that the shift of r_acc only renames registers
             for (int row = 0; row < rows + kR - 1; ++row) {
+                // Each value of this input row is read once, for the sums of kR output rows.
                 #pragma unroll
                 for (int s = 0; s < kS; ++s)
                     for (int r = 0; r < kR; ++r) r_acc[r] += s_row[s] * r_w[r][s];

@@ -119,6 +119,7 @@ conv2d_small_groups(ConvProblem conv, Staging staging, const float* __restrict__
                     #pragma unroll
                     for (int row = 0; row < kRows + kR - 1; ++row) {   // of the input
                         const float r_x = s_c[row * staging.pitch + s];
+                        // One read of x serves up to kR output rows x 4 channels.
                         #pragma unroll
                         for (int r = 0; r < kR; ++r) {
                             const int j = row - r;   // of the output

@@ -186,6 +186,7 @@ conv2d_winograd(ConvProblem conv, Tiling tiling, int first_group, int groups, in
             const float* s_u_thread = s_u + stage * kStage + 2 * warp * kBC * kBN + thread_k;
             #pragma unroll kUnroll   // more, and early reads need too many registers
             for (int c = 0; c < kBC; ++c) {
+                // This warp's two of the 16 matrix products: (k, c) x (c, t) for each element.
                 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     Quad r_v[2], r_u[2];

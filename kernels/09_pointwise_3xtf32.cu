@@ -211,6 +211,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
         for (int chunk = 0; chunk < work.chunks; ++chunk) {
             __pipeline_wait_prior(kStages - 2);
             __syncthreads();   // all have copied their part of it, and have read the last
+            // These copies run while this chunk is multiplied. They can be those of the next tile.
             copy();
             const float4* s_filter = s_w + (work.resident ? chunk : stage) * kFilter + lane;
             const float* s_pixels = s_x_lane + stage * kDepth * kPitch;

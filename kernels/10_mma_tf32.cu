@@ -122,6 +122,7 @@ conv2d_mma(ConvProblem conv, const float* __restrict__ g_x, const float* __restr
         const int stage = step % kStages;
         #pragma unroll
         for (int kk = 0; kk < kDepth; kk += 8) {
+            // The lanes' elements of the fragments: see mma_m16n8k8_tf32.
             float r_x[m_parts][2];
             #pragma unroll
             for (int j = 0; j < m_parts; ++j)

@@ -156,6 +156,7 @@ conv2d_stem_parts(ConvProblem conv, Tiling tiling, const float* __restrict__ g_x
                     #pragma unroll
                     for (int j = (i - 1) * kReads; i > 0 && j < min_of(kParts, i * kReads); ++j)
                         read(j);
+                    // The small products come first, while truncating the small sum loses little.
                     #pragma unroll
                     for (int j = 0; j < kParts; ++j)
                         mma_m16n8k8_tf32(r_acc[i][j], w_low, r_high[j]);

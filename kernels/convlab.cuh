@@ -11,8 +11,9 @@
 //   y[n,k,p,q] = bias[k] + sum over c,r,s of  x[n, group(k)*C/groups + c, h, w] * w[k,c,r,s]
 //   h = p*stride_h - pad_h + r*dilation_h,   w = q*stride_w - pad_w + s*dilation_w
 // then, if relu is 1, max(y, 0), where NaN stays NaN as in torch.relu.
-// x: (N, C, H, W)   w: (K, C/groups, R, S)   y: (N, K, P, Q), contiguous, float32.
-// Each dimension fits an int; products of them need int64_t.
+// x: (N, C, H, W)   w: (K, C/groups, R, S)   y: (N, K, P, Q), in this memory order and in float32
+// unless the header's `tensors:` says otherwise. Each dimension fits an int; products of them need
+// int64_t.
 struct ConvProblem {
     int N, C, H, W;
     int K, R, S;

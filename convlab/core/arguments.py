@@ -81,8 +81,8 @@ def real(value: object, name: str, above: float = -inf, most: float = inf) -> fl
         number = inf
     if isinstance(value, bool) or not isfinite(number) or not above < number <= most:
         bounds = {"more than": above, "at most": most}
-        wanted = [f", {words} {bound:g}" for words, bound in bounds.items() if isfinite(bound)]
-        raise ProblemError(f"{name} must be a finite number{''.join(wanted)}, not {shown(value)}")
+        limits = [f", {words} {bound:g}" for words, bound in bounds.items() if isfinite(bound)]
+        raise ProblemError(f"{name} must be a finite number{''.join(limits)}, not {shown(value)}")
     return number
 
 

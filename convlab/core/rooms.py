@@ -39,7 +39,8 @@ def names(kind: str) -> list[str]:
 def provided(kind: str, name: str) -> Any:
     """Return the object that a room provides for a kind and a name, or None.
 
-    >>> provided("engine", "sim")
+    >>> provided("engine", "sim").name
+    'sim'
     """
     for room in rooms().values():
         if place := room.get(kind, {}).get(name):

@@ -22,7 +22,7 @@ from ..core.timing.observer import Caught
 from .replaced_tools import current_stream, read_settings, require_own_tools, restore_settings
 from .witness import SECRET, Witness
 
-# An audit makes so many calls, or fewer if they take more than so many seconds.
+# An audit makes this many calls, or fewer if they take longer than this.
 _CALLS = 12
 _AUDIT_SECONDS = 3.0
 # GPU clock cycles: about 1 ms.

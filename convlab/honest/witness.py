@@ -25,9 +25,10 @@ from .replaced_tools import require_own_tools
 
 # The number of outputs that are copied and compared.
 _OUTPUTS = 128
-# For each output so many elements of its window are drawn; the first that is not padding is used.
+# For each output, this many elements of its window are drawn. The first one that is not padding
+# is used.
 _TRIES = 16
-# If at least so many elements change, about half of them have the same values in all rows.
+# If at least this many elements change, about half of them have the same values in all rows.
 _MANY = 16
 # The system's random generator, which no seed determines.
 SECRET = random.SystemRandom()

@@ -17,7 +17,7 @@ from ..core.kernel import data
 from ..core.kernel.runnable import Runnable
 from ..core.problem.problem import Problem
 
-# The source line is searched on a problem with at most so many multiply-adds, for so many seconds.
+# The source line is searched on a problem with at most this many multiply-adds, for this many seconds.
 EXPLAIN_MACS = 2_000_000
 _EXPLAIN_SECONDS = 6.0
 # Each kind of fault with the phrases of CUDA's error texts that mean it. The first match counts.

@@ -17,7 +17,7 @@ import traceback
 
 # This environment variable is set in the worker process only.
 SERVING = "CONVLAB_IN_WORKER"
-# Between two requests torch may keep so many bytes of GPU memory.
+# Between two requests torch may keep this many bytes of GPU memory.
 _KEPT_BYTES = 256 << 20
 
 

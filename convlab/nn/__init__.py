@@ -1,6 +1,6 @@
-"""Kernels inside a torch model: ``conv2d``, ``Conv2d``, ``replace``, ``problems``, ``choices``.
+"""Use kernels in a torch model: ``conv2d``, ``Conv2d``, ``replace``, ``problems``, ``choices``.
 
-They are in `convlab.nn.layers`, which is imported when one of them is first used.
+These names are in `convlab.nn.layers`, which is imported at the first use of a name.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ __all__ = ["Conv2d", "choices", "conv2d", "problems", "replace"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used (PEP 562)."""
+    """Import a public name at its first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"convlab.nn has no {name!r}; it has {', '.join(__all__)}")
     from . import layers

@@ -1,30 +1,30 @@
-"""Kernels inside a model: ``conv2d``, ``Conv2d``, ``replace``, ``problems``, ``choices``.
+"""Use kernels in a torch model: ``conv2d``, ``Conv2d``, ``replace``, ``problems``, ``choices``.
 
-A kernel computes the forward pass only. The gradients are torch's own, on a GPU in the arithmetic
-that torch chooses for them: cuDNN with TF32, unless ``torch.backends.cudnn.allow_tf32 = False``.
+A kernel computes only the forward pass. torch computes the gradients. On a GPU it does so with
+cuDNN and TF32, unless ``torch.backends.cudnn.allow_tf32 = False``.
 
-What of torch works:
+The support for torch's features:
 
-================================  ==============================================================
+================================  ======================================================
 backward, double backward         works
-forward_ad, jvp, jacfwd, hessian  refused with a ProblemError
+forward_ad, jvp, jacfwd, hessian  not supported: raises ProblemError
 func.grad, vjp, jacrev            works; jacrev(jacrev(f)) is a Hessian
-vmap                              works, by one call of the kernel for each of the batch
+vmap                              works; one call of the kernel for each element
 func.functional_call              works
-compile                           works, derivatives too; an object as kernel from torch 2.13 on
-compile of func.grad, vmap, ...   refused by torch.compile; works without it
-export                            works; saved, it loads a kernel that was given by name or path
-fx.symbolic_trace                 works; the convolution stays one node
+compile                           works; conv2d takes a Kernel object from torch 2.13 on
+compile of func.grad, vmap, ...   not supported; works without torch.compile
+export                            works; to save it, give the kernel by name or path
+fx.symbolic_trace                 works; the convolution is one node
 jit.trace, jit.script             works; a scripted model cannot be saved
 autocast                          works; float16 and bfloat16 inputs are cast to float32
-other dtypes                      refused with a ProblemError
+other dtypes                      not supported: raises ProblemError
 meta and fake tensors             works
 channels_last and other strides   works; y is contiguous
 checkpoint                        works
 DistributedDataParallel           works
-pickle, deepcopy, torch.save      works; a copy shares the kernel, a pickle holds it
-CUDA graphs                       works, once the kernel ran before the capture; on a GPU
-================================  ==============================================================
+pickle, deepcopy, torch.save      works; a copy shares the kernel, a pickle contains it
+CUDA graphs                       works on a GPU, if the kernel ran before the capture
+================================  ======================================================
 """
 
 import contextlib
@@ -52,7 +52,8 @@ from .op import convolve
 DEFAULT_KERNEL = "03_smem_tile"
 Pair = int | tuple[int, int]
 
-torch.fx.wrap("convolve")  # a traced model keeps it whole
+# A traced model keeps the call as one node.
+torch.fx.wrap("convolve")
 
 
 def conv2d(
@@ -67,66 +68,95 @@ def conv2d(
     relu: bool = False,
     kernel=DEFAULT_KERNEL,
 ) -> Tensor:
-    """``torch.nn.functional.conv2d`` on a kernel of convlab's, with gradients.
+    """Compute ``torch.nn.functional.conv2d`` with one of convlab's kernels, with gradients.
 
     Parameters
     ----------
-    x, w, bias : (N, C, H, W) or unbatched (C, H, W); (K, C/groups, R, S); (K,) or None. All of
-        float32, with any strides.
-    stride, padding, dilation, groups : as there: ints or (height, width) pairs; padding may be
-        ``"valid"`` (none) or ``"same"`` (P = H, Q = W; stride 1 only).
-    relu : whether y is max(y, 0), within the kernel; gradients are those of ``torch.relu``.
-    kernel : a name (``"03_smem_tile"``), the path of a .cu file, or a Kernel object. A name or path
-        is loaded at its first call, for the engine that fits x: ``cuda`` for a tensor on a GPU,
-        else the simulator. An object follows the edits of its file, and is not kept alive from
-        here. Inside ``torch.compile``, give an object on torch 2.13 or later only; names always
-        work. ``"auto"`` is what `convlab.best` takes for each input's shape, torch's convolution
-        perhaps, in TF32 unless ``torch.backends.cudnn.allow_tf32 = False``; ``"auto:fp32"`` and
-        ``"auto:tf32"`` name the class.
+    x : Tensor
+        The input, (N, C, H, W), or (C, H, W) for one image.
+    w : Tensor
+        The filter, (K, C/groups, R, S).
+    bias : Tensor, optional
+        Shape (K,). All tensors are float32, on one device, with any strides.
+    stride, padding, dilation, groups
+        As in ``torch.nn.functional.conv2d``: ints or pairs (height, width). padding may also be
+        ``"valid"`` (no padding) or ``"same"`` (P = H and Q = W; only with stride 1).
+    relu : bool
+        Whether the kernel computes max(y, 0). The gradients are those of ``torch.relu``.
+    kernel : str, Path or Kernel
+        - A name (``"03_smem_tile"``) or the path of a .cu file. It is loaded at the first call: for
+          the engine ``cuda`` if x is on a GPU, else for the simulator.
+        - A Kernel object. It follows edits of its file. Keep a reference to it: this function does
+          not. Inside ``torch.compile``, this function takes an object only from torch 2.13 on.
+          Names always work, and so do objects in a `Conv2d`.
+        - ``"auto"``: the choice of `convlab.best` for the input's shape, which may be torch's own
+          convolution. The precision class is TF32, unless ``torch.backends.cudnn.allow_tf32 =
+          False``. ``"auto:fp32"`` and ``"auto:tf32"`` set the class.
 
     Returns
     -------
-    Tensor (N, K, P, Q) or (K, P, Q), float32, contiguous. Under ``torch.autocast`` the inputs are
-    cast to float32 (but float64 is not), and y stays float32.
+    torch.Tensor
+        y, (N, K, P, Q) or (K, P, Q), float32, contiguous. Under ``torch.autocast``, float16 and
+        bfloat16 inputs are cast to float32, and y is float32.
 
     Raises
     ------
     ProblemError
-        Wrong dtype, rank, shapes or arguments.
+        A tensor or an argument is invalid: its dtype, number of dimensions, shape or value.
     UnsupportedError
-        The kernel's header says that it cannot do this problem.
+        The kernel's header excludes this problem.
+    CatalogError, BuildError, LaunchError
+        There is no such kernel; it does not compile; it fails.
 
     Warns
     -----
     UserWarning
-        ``"auto"``, and there is no kernel for a problem, so that torch's convolution computes it.
+        With ``"auto"``: no kernel supports the problem, and torch's convolution computes it.
+
+    Examples
+    --------
+    >>> x, w = torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3, requires_grad=True)
+    >>> convlab.nn.conv2d(x, w, padding=1, kernel="01_direct").sum().backward()
+    >>> w.grad.shape
+    torch.Size([4, 3, 3, 3])
     """
     options = (stride, padding, dilation, groups, relu)
     return convolve(x, w, bias, options, key_of(kernel))
 
 
 class Conv2d(nn.Conv2d):
-    """``torch.nn.Conv2d`` that runs its forward pass on a kernel of convlab's.
+    """Replace ``torch.nn.Conv2d``: a layer whose forward pass runs one of convlab's kernels.
 
-    The constructor, the initial numbers under a seed, and the ``state_dict`` are those of
-    ``torch.nn.Conv2d``: either loads the other's. All ``padding_mode``s, ``"same"``, ``"valid"``
-    and unbatched inputs work. The backward pass is torch's, see this module's docstring.
+    The constructor, the initial parameters for a seed, and the ``state_dict`` are the same as in
+    ``torch.nn.Conv2d``, and each class loads the other's ``state_dict``. All ``padding_mode``s,
+    ``"same"``, ``"valid"`` and inputs without a batch work. torch computes the backward pass.
 
     Parameters
     ----------
-    in_channels, ..., dtype : as ``torch.nn.Conv2d``; a dtype other than float32 raises at the
+    in_channels, out_channels, kernel_size, ..., dtype
+        All arguments of ``torch.nn.Conv2d``. A dtype other than float32 raises ProblemError at the
         forward pass.
-    relu : as in `conv2d`; assigned later, too: ``layer.relu = True``, in the place of a
-        ``torch.nn.ReLU`` behind it.
-    kernel : as in `conv2d`. It can be assigned later too: ``layer.kernel = "02_im2col_gemm"``. A
-        copy of the layer shares the object; a pickle holds what was given here.
+    relu : bool
+        Whether the kernel computes max(y, 0), in place of a ``torch.nn.ReLU`` after the layer. You
+        can also set it later: ``layer.relu = True``.
+    kernel : str, Path or Kernel
+        As in `conv2d`. You can also set it later: ``layer.kernel = "02_im2col_gemm"``. A copy of
+        the layer shares the Kernel object; a pickle contains it.
 
     Raises
     ------
     ProblemError
-        At once, if ``kernel`` is no kernel; at the forward pass, on a wrong dtype or shape.
+        In the constructor: ``kernel`` is not a kernel. At the forward pass: a dtype or a shape is
+        invalid.
     CatalogError, BuildError, UnsupportedError, LaunchError
-        At the forward pass: no such kernel; it does not compile, cannot do this problem, fails.
+        At the forward pass: there is no such kernel; it does not compile; it does not support the
+        problem; it fails.
+
+    Examples
+    --------
+    >>> layer = convlab.nn.Conv2d(3, 8, 3, padding=1, kernel="01_direct")
+    >>> layer(torch.ones(1, 3, 8, 8)).shape
+    torch.Size([1, 8, 8, 8])
     """
 
     __jit_unused_properties__ = ["kernel"]
@@ -166,12 +196,12 @@ class Conv2d(nn.Conv2d):
 
     @property
     def kernel(self):
-        """Return the kernel as the caller gave it: a name, a path or an object."""
+        """The kernel as you gave it: a name, a path or a Kernel object."""
         return self._kernel
 
     @kernel.setter
     def kernel(self, kernel) -> None:
-        # Module.__setattr__ would register a kernel that is a Module as a child.
+        # Module.__setattr__ would register a kernel that is a Module as a submodule.
         self.__dict__.update(_kernel=kernel, _kernel_key=key_of(kernel))
 
     @torch.jit.ignore
@@ -186,11 +216,13 @@ class Conv2d(nn.Conv2d):
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
-        self.kernel = self._kernel  # A key holds in one process only, so it is made again.
+        # A key is valid in one process only, so set it again.
+        self.kernel = self._kernel
 
     def __deepcopy__(self, memo):
         new = memo[id(self)] = type(self).__new__(type(self))
-        memo[id(self._kernel)] = self._kernel  # shared: it holds code, not state
+        # Share the kernel: it is code, not state.
+        memo[id(self._kernel)] = self._kernel
         new.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return new
 
@@ -198,32 +230,47 @@ class Conv2d(nn.Conv2d):
 def replace(
     model: nn.Module, kernel, *, where: Callable[[str, nn.Module], bool] | None = None
 ) -> nn.Module:
-    """Make every ``torch.nn.Conv2d`` of a model run on a kernel, in place.
+    """Make every ``torch.nn.Conv2d`` in a model use a kernel, in place.
 
-    Each layer stays the same object and becomes a `Conv2d` of this module: parameters, hooks and
-    every reference to it stay, so a shared layer stays shared and an optimizer made before goes on
-    working; one that is such a `Conv2d` already gets the new kernel. Subclasses of
-    ``torch.nn.Conv2d`` (lazy ones not yet run, parametrised, quantised, ...) are left alone. A
-    layer that the kernel cannot do raises UnsupportedError at its forward pass: leave it out with ``where``.
+    Each layer stays the same object and becomes a `convlab.nn.Conv2d`. Its parameters, its hooks
+    and all references to it stay valid. So a shared layer remains shared, and an existing optimizer
+    still works. A layer that already is a `convlab.nn.Conv2d` gets the new kernel. Subclasses of
+    ``torch.nn.Conv2d`` (lazy layers that have not run, parametrised layers, quantised layers) do
+    not change. A layer that the kernel does not support raises UnsupportedError at its forward
+    pass; exclude it with ``where``.
 
     Parameters
     ----------
-    model : any module, itself a ``torch.nn.Conv2d`` perhaps.
-    kernel : as in `conv2d`: with ``"auto"`` each layer gets its own, which `choices` tells.
-    where : called with a layer's name (as in ``named_modules``; of a shared layer, its first) and
-        the layer; only those it says True to are replaced.
+    model : Module
+        Any module, also a single ``torch.nn.Conv2d``.
+    kernel : str, Path or Kernel
+        As in `conv2d`. With ``"auto"`` each layer gets the best kernel for its shape; `choices`
+        lists them.
+    where : callable, optional
+        A function ``where(name, layer)`` that returns whether to replace a layer. ``name`` is the
+        name in ``named_modules``, for a shared layer the first one.
 
     Returns
     -------
-    nn.Module : the same ``model``.
+    torch.nn.Module
+        The same ``model``.
 
     Raises
     ------
-    ProblemError, CatalogError
-        ``kernel`` is no kernel, none has that name, or a layer has a forward of its own, which
-        would go on running. Nothing is replaced then.
+    ProblemError
+        ``kernel`` or ``where`` is invalid, or a layer has a ``forward`` of its own, which would
+        bypass the kernel. No layer is replaced.
+    CatalogError
+        There is no kernel with this name. No layer is replaced.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> convlab.nn.replace(model, "01_direct")[0]
+    Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1), kernel=01_direct)
     """
-    key = key_of(kernel)  # raises before anything is changed, as does a name that none has
+    # These raise before any layer is changed.
+    key = key_of(kernel)
     if isinstance(kernel, (str, os.PathLike)) and key not in AUTOS:
         find(key.partition("@")[0], AUTOS)
     _require_module(model)
@@ -238,8 +285,9 @@ def replace(
         patched = sorted({"forward", "_conv_forward"} & vars(layer).keys())
         if patched:
             raise ProblemError(
-                f"layer {name!r} has a {patched[0]} of its own (a library wrapped it?), which "
-                "would hide the kernel: replace before wrapping, or leave it out with where="
+                f"layer {name!r} has a {patched[0]} of its own, perhaps from a library that "
+                "wrapped it, so the kernel would not run: replace before wrapping, or exclude it "
+                "with where="
             )
     for _, layer in layers:
         layer.relu = isinstance(layer, Conv2d) and layer.relu
@@ -252,25 +300,34 @@ def replace(
 
 
 def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]:
-    """Run a model once, and return the problem of each of its convolutions.
+    """Run a model once, and return the problem of each convolution.
 
     Parameters
     ----------
-    model : any module. It runs without gradients, in the mode it is in: in training mode its
-        statistics move, so call ``eval()`` before.
-    inputs, keywords : what the model is called with.
+    model : Module
+        Any module. It runs without gradients, in its present mode. Call ``eval()`` first, because
+        in training mode the run changes its statistics.
+    *inputs, **keywords
+        The arguments of the model.
 
     Returns
     -------
-    list of (name, Problem) : one for each call of a ``torch.nn.Conv2d``, replaced or not, or of a
-        subclass, in the order of the calls: a shared layer comes several times, one never called
-        does not come. What a ``padding_mode`` other than "zeros" adds belongs to the problem's
-        image, as does what is odd of the padding "same".
+    list of (name, Problem)
+        The layer's name and the problem, for each call of a ``torch.nn.Conv2d`` or a subclass, in
+        the order of the calls. A shared layer appears once for each call. A ``padding_mode`` other
+        than "zeros", and the asymmetric part of the padding "same", are part of the problem's input
+        image.
 
     Raises
     ------
     ProblemError
-        A layer is called with what is no problem of convlab's.
+        The arguments of a layer do not describe a convolution.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> [(name, conv.y_shape) for name, conv in convlab.nn.problems(model, torch.ones(1, 3, 8, 8))]
+    [('0', (1, 8, 6, 6))]
     """
     _require_module(model)
     calls: list[tuple[str, Problem]] = []
@@ -294,10 +351,31 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
 def choices(
     model: nn.Module, *inputs, kernel: str = "auto", **keywords
 ) -> list[tuple[str, Problem, Callable]]:
-    """Return which kernel ``kernel="auto"`` is for each convolution of a model, replaced or not.
+    """Return the kernel that ``kernel="auto"`` chooses for each convolution of a model.
 
-    It takes the arguments of `problems`, which runs the model once, and ``kernel``: "auto",
-    "auto:fp32" or "auto:tf32". It returns a list of (name, Problem, Kernel or Baseline).
+    Parameters
+    ----------
+    model : Module
+        Any module, replaced or not. `problems` runs it once.
+    *inputs, **keywords
+        The arguments of the model.
+    kernel : str
+        One of "auto", "auto:fp32" and "auto:tf32".
+
+    Returns
+    -------
+    list of (name, Problem, Kernel or Baseline)
+        The layer's name, its problem, and the kernel or library convolution. It prints as a table.
+
+    Raises
+    ------
+    ProblemError
+        ``kernel`` is another text, or a layer's arguments do not describe a convolution.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> print(convlab.nn.choices(model, torch.ones(1, 3, 8, 8)))    # doctest: +SKIP
     """
     _require_module(model)
     on_gpu = any(tensor.is_cuda for tensor in model.parameters())
@@ -309,9 +387,12 @@ class Choices(list):
     """The list that `choices` returns; it prints as a table."""
 
     def __repr__(self) -> str:
-        rows = [{"layer": name, "problem": str(p), "kernel": taken.name} for name, p, taken in self]
+        rows = [
+            {"layer": name, "problem": str(problem), "kernel": kernel.name}
+            for name, problem, kernel in self
+        ]
         lines = Table(pd.DataFrame(rows), left=("problem", "kernel")).lines()
-        simulated = any(taken.counts for *_, taken in self)
+        simulated = any(kernel.counts for *_, kernel in self)
         return "\n".join([*lines, *[f"no GPU is used: {ALWAYS}"] * simulated])
 
 
@@ -321,14 +402,14 @@ def _require_module(model: object) -> None:
 
 
 def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:
-    """Return the image with the border of its ``padding_mode``, and the padding that is left."""
+    """Return the image with the border of its ``padding_mode``, and the remaining padding."""
     if layer.padding_mode == "zeros":
         return x, layer.padding
     return F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), (0, 0)
 
 
 def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
-    """Return the problem that a layer computes for an input, named after the layer."""
+    """Return the problem that a layer computes for an input; it has the layer's name."""
     x, padding = _outer(layer, x)
     relu = isinstance(layer, Conv2d) and layer.relu
     options = (layer.stride, padding, layer.dilation, layer.groups, relu)

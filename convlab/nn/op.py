@@ -1,14 +1,15 @@
-"""The torch op ``convlab::conv2d``: a kernel as torch sees it, with derivatives.
+"""Define the torch op ``convlab::conv2d``: a kernel with derivatives.
 
-A kernel computes the forward pass only. The derivatives are made of torch's own convolutions.
-Importing this module registers the op, so that a graph with it can be compiled and exported.
+A kernel computes only the forward pass. torch's own convolutions compute the derivatives. The
+import of this module registers the op, so that torch can compile and export a graph that contains
+it.
 
-Two ways lead to a kernel:
+There are two ways to call a kernel:
 
-- The op. Its gradients are registered with `torch.library.register_autograd`. torch.compile,
-  torch.export and torch.jit record it as one node.
+- The op. `torch.library.register_autograd` registers its gradients. torch.compile, torch.export and
+  torch.jit record it as one node.
 - `_Convolution`, a `torch.autograd.Function` around the op. The transforms of `torch.func` need
-  it: they do not support gradients of `register_autograd`.
+  it, because they do not support the gradients of `register_autograd`.
 
 Forward mode (jvp, jacfwd) is not supported.
 """
@@ -34,7 +35,7 @@ from .keys import kernel_of, key_of
 
 NAME = "convlab::conv2d"
 
-# autocast casts these to float32
+# Under autocast, inputs of these dtypes are cast to float32.
 _HALVES = (torch.float16, torch.bfloat16)
 _NO_FORWARD_MODE = (
     "convlab's kernels have no forward-mode derivatives (forward_ad, func.jvp, jacfwd, hessian): "
@@ -44,8 +45,8 @@ _NO_FORWARD_MODE = (
 
 # --- the op ---------------------------------------------------------------------------------
 
-# `torch.library.custom_op` would add a check to every call, and import the whole compiler at the
-# first one, which takes seconds.
+# `torch.library.custom_op` would add a check to every call. It would also import the whole compiler
+# at the first call, which takes seconds.
 torch.library.define(
     NAME,
     "(Tensor x, Tensor w, Tensor? bias, str kernel, int[] stride, int[] padding, "
@@ -55,10 +56,10 @@ torch.library.define(
 
 @torch.library.impl(NAME, "default")
 def _compute(x, w, bias, kernel, *options) -> Tensor:
-    """Call the kernel behind a key; the options are those of `convolve`."""
+    """Call the kernel for a key; the options are those of `convolve`."""
     stride, padding, dilation, groups, relu = options
     _require_float32(x, w, bias)
-    # torch would drop the tangent of an op with `register_autograd` without an error
+    # torch would drop the tangent of an op with `register_autograd`, without an error.
     if has_tangent(x, w, bias):
         raise ProblemError(_NO_FORWARD_MODE)
     with torch.no_grad():
@@ -77,16 +78,16 @@ def _compute(x, w, bias, kernel, *options) -> Tensor:
 
 @torch.library.register_fake(NAME)
 def _empty_output(x, w, bias, kernel, *options) -> Tensor:
-    """Return a y without numbers: of the shape, dtype and device of the real one."""
+    """Return a y without numbers, with the correct shape, dtype and device."""
     _require_float32(x, w, bias)
-    # torch's convolution checks the shapes; its strides differ from a kernel's
+    # torch's convolution checks the shapes. Its strides differ from a kernel's.
     stride, padding, dilation, groups, _ = options
     y = _torch_convolution(x, w, bias, stride, padding, dilation, groups)
     return torch.empty(y.shape, dtype=x.dtype, device=x.device)
 
 
 def _save(ctx, inputs, output) -> None:
-    """Keep what the derivatives need."""
+    """Save the tensors and options that the derivatives need."""
     x, w, bias, _, stride, padding, dilation, groups, relu = inputs
     ctx.options = (stride, padding, dilation, groups)
     ctx.bias_shape = None if bias is None else list(bias.shape)
@@ -94,14 +95,15 @@ def _save(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, g_y: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the inputs; they can be differentiated again, as aten's can."""
+    """Return the gradients of the inputs; like aten's, they are differentiable again."""
     x, w, y = ctx.saved_tensors
     if y is not None:
-        g_y = torch.ops.aten.threshold_backward(g_y, y, 0)  # as torch: 0 where y is 0
+        # As in torch, the gradient is 0 where y is 0.
+        g_y = torch.ops.aten.threshold_backward(g_y, y, 0)
     stride, padding, dilation, groups = ctx.options
-    wanted = list(ctx.needs_input_grad[:3])
+    needed = list(ctx.needs_input_grad[:3])
     gradients = torch.ops.aten.convolution_backward(
-        g_y, x, w, ctx.bias_shape, stride, padding, dilation, False, [0, 0], groups, wanted
+        g_y, x, w, ctx.bias_shape, stride, padding, dilation, False, [0, 0], groups, needed
     )
     return *gradients, *[None] * 6
 
@@ -119,9 +121,9 @@ def _require_float32(*tensors: Tensor | None) -> None:
     for name, tensor in named_tensors(*tensors):
         if tensor.dtype != torch.float32:
             raise ProblemError(
-                f"{name} is {str(tensor.dtype).removeprefix('torch.')}; convlab's kernels compute "
-                "in float32 in layers and conv2d: convert it with .float(), leave this layer to "
-                "torch.nn.Conv2d, or call a kernel of that type itself"
+                f"{name} is {str(tensor.dtype).removeprefix('torch.')}, but convlab's kernels "
+                "compute in float32 in layers and conv2d: convert it with .float(), use "
+                "torch.nn.Conv2d for this layer, or call a kernel of that dtype directly"
             )
 
 
@@ -129,7 +131,7 @@ def _require_float32(*tensors: Tensor | None) -> None:
 
 
 class _Convolution(torch.autograd.Function):
-    """The op with derivatives as the transforms of `torch.func` need them."""
+    """The op with derivatives for the transforms of `torch.func`."""
 
     @staticmethod
     def forward(*inputs) -> Tensor:
@@ -140,16 +142,16 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, *tangents) -> None:
-        """Refuse forward mode.
+        """Raise ProblemError, because forward mode is not supported.
 
-        A tangent computed here would have no derivative: torch disables forward mode inside this
-        method. The jvp of a jvp would then be zero, without an error.
+        torch disables forward mode inside this method. A tangent computed here would have no
+        derivative, and the jvp of a jvp would be zero without an error.
         """
         raise ProblemError(_NO_FORWARD_MODE)
 
     @staticmethod
     def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
-        """Return one y for each element of the batch, and the batch's dimension in it."""
+        """Return y for each element of the batch, and the batch's dimension."""
         outputs = []
         for i in range(info.batch_size):
             element = [
@@ -166,12 +168,12 @@ class _Convolution(torch.autograd.Function):
 def call_with_derivatives(
     kernel: Callable, x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions
 ) -> Tensor:
-    """Call a kernel so that torch can differentiate it; the core's plain call uses this."""
+    """Call a kernel with derivatives; the core's plain call uses this function."""
     return convolve(x, w, bias, options, key_of(kernel))
 
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, key: str) -> Tensor:
-    """Call the kernel behind a key like ``torch.nn.functional.conv2d``, with derivatives."""
+    """Call the kernel for a key like ``torch.nn.functional.conv2d``, with derivatives."""
     stride, padding, dilation, groups, relu = options
     arguments.flag(relu, "relu")
     named_tensors(x, w, bias)
@@ -180,7 +182,7 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, ke
     stride = pair(stride, "stride")
     dilation = pair(dilation, "dilation")
     if torch.compiler.is_compiling():
-        # the problem is not checked here: sizes may be symbols
+        # The sizes may be symbols, so there is no check of the problem.
         if is_transformed():
             raise ProblemError(
                 "torch.compile cannot trace a torch.func transform (grad, vmap, ...) of convlab's "
@@ -195,9 +197,9 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, ke
 
 
 def _without_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Return the tensors, and under autocast float16 and bfloat16 as float32.
+    """Return the tensors; under autocast, float16 and bfloat16 are cast to float32.
 
-    It stands here because torch.compile may miss what an op says of autocast.
+    This is not part of the op, because torch.compile may ignore an op's rules for autocast.
     """
     kind = tensors[0].device.type
     if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):

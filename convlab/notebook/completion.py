@@ -1,4 +1,4 @@
-"""Complete what follows ``%convlab`` and ``%%kernel``, in place of Python's own completion."""
+"""Complete the arguments of ``%convlab`` and ``%%kernel``, instead of Python's completion."""
 
 import contextlib
 import re
@@ -18,7 +18,7 @@ from ..core.kernel import catalog
 from ..core.kernel.kernel import Kernel, load, tunables
 from ..core.problem.problem import Problem
 
-# One of the magics at the beginning of a line, or after "name =", and what follows it.
+# A magic at the beginning of a line, or after "name =", and its arguments.
 _MAGIC = re.compile(r"(?:^|\n|=)[ \t]*(%convlab|%%kernel)[ \t]+([^\n]*)$")
 
 
@@ -27,9 +27,9 @@ def add_completion(
     command_parser: Callable[[], Parser],
     kernel_parser: Callable[[], Parser],
 ) -> None:
-    """Have a shell complete the words of both magics, whose parsers the functions return.
+    """Add completion for the arguments of both magics to a shell; the functions return the parsers.
 
-    IPython before 8.6 has no matchers: there nothing is completed.
+    IPython before 8.6 has no matchers, so there is no completion there.
     """
     if not hasattr(completer, "context_matcher"):
         return
@@ -62,7 +62,7 @@ def add_completion(
 def _of_command(
     parser: Parser, known: list[str], word: str, variables: Mapping[str, Any]
 ) -> list[str]:
-    """Return the words that may follow those that are known; the best guesses come first."""
+    """Return the possible next arguments after the known ones, the most likely first."""
     if not known:
         return list(parser.commands)
     command = parser.commands.get(known[0])
@@ -72,6 +72,7 @@ def _of_command(
 def _of_parser(
     parser: Parser, known: list[str], word: str, variables: Mapping[str, Any]
 ) -> list[str]:
+    """Return the possible next arguments of one command."""
     options = {name: action for action in parser._actions for name in action.option_strings}
     option = options.get(known[-1]) if known else None
     if option is not None and option.nargs not in (0, "?"):
@@ -91,7 +92,7 @@ def _of_parser(
 
 
 def _values(option: Action, variables: Mapping[str, Any]) -> list[str]:
-    """Return the values that an option may take."""
+    """Return the possible values of an option."""
     if option.choices:
         return list(option.choices)
     if option.dest == "problem":
@@ -102,7 +103,7 @@ def _values(option: Action, variables: Mapping[str, Any]) -> list[str]:
 
 
 def _names_of(kind: type, variables: Mapping[str, Any]) -> list[str]:
-    """Return the names of the user's variables of a type."""
+    """Return the names of the user's variables that have a type."""
     return [
         name
         for name, value in variables.items()
@@ -111,7 +112,7 @@ def _names_of(kind: type, variables: Mapping[str, Any]) -> list[str]:
 
 
 def _tunables(name: str, variables: Mapping[str, Any]) -> list[str]:
-    """Return the tunables of a kernel; none if there is no such kernel."""
+    """Return the tunables of a kernel; an empty list if there is no such kernel."""
     kernel = variables.get(name)
     with contextlib.suppress(ConvlabError):
         if not isinstance(kernel, Kernel):

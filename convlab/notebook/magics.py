@@ -1,6 +1,6 @@
-"""The notebook's magics: ``%load_ext convlab`` brings ``%%kernel`` and ``%convlab``.
+"""The notebook's magics: ``%load_ext convlab`` adds ``%%kernel`` and ``%convlab``.
 
-Messages count lines as the cell does: its first line is the one with ``%%kernel``.
+Messages give the line numbers of the cell; line 1 is the line with ``%%kernel``.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from ..commands.cli import Parser, build_parser
 from ..commands.lookup import look_up
 from ..commands.outputs import write_files
 from ..commands.text_result import Failure, TextResult
+from ..core.arguments import shown
 from ..core.defaults import ENGINES
 from ..core.errors import brief
 from ..core.kernel.kernel import compile
@@ -28,7 +29,7 @@ from .completion import add_completion
 
 
 def register(shell: InteractiveShell) -> None:
-    """Add the magics, their completion and short errors to a shell; a second call does nothing."""
+    """Add the magics, their completion and short errors to a shell; a second call has no effect."""
     if ConvlabMagics.__name__ in shell.magics_manager.registry:
         return
     shell.register_magics(ConvlabMagics)
@@ -37,7 +38,7 @@ def register(shell: InteractiveShell) -> None:
 
 
 class Results(tuple):
-    """The results of one command, one for each kernel."""
+    """The results of one command, one per kernel."""
 
     def __repr__(self) -> str:
         return "\n\n".join(map(str, self))
@@ -47,13 +48,13 @@ class Results(tuple):
 
 
 class _CellParser(Parser):
-    """A parser that raises UsageError where the command line's would end the process."""
+    """A parser that raises UsageError instead of ending the process."""
 
     def error(self, message: str) -> None:
         raise UsageError(f"{self.with_hint(message)}\n{self.format_usage().strip()}")
 
     def exit(self, status: int = 0, message: str | None = None) -> None:
-        """End the magic after help was shown."""
+        """End the magic after the help text."""
         raise SystemExit
 
 
@@ -63,23 +64,25 @@ class ConvlabMagics(Magics):
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
-        # The number of the cell in which a kernel of this name did not compile.
+        # For each kernel that did not compile, the number of its cell.
         self._failed_cells: dict[str, int] = {}
 
     @cell_magic("kernel")
     def kernel(self, line: str, cell: str) -> None:
-        """Compile the cell as a .cu file, and bind it to a variable.
+        """Compile the cell as a .cu file, and assign the kernel to a variable.
 
         %%kernel [NAME[@TUNABLE=VALUE,...]] [--engine auto|cuda|sim]
 
-        The variable NAME ("kernel" if none is given) then holds a convlab.Kernel. If the cell does
-        not compile, the variable is removed: an earlier kernel must not be mistaken for this one.
+        The variable NAME (by default "kernel") then contains a convlab.Kernel. If the cell does not
+        compile, the variable is deleted, so that you do not use an earlier kernel by mistake.
         """
         with contextlib.suppress(SystemExit):
             arguments = self._parse_kernel_line(line)
             name, _, tunables = arguments.name.partition("@")
             if not name.isidentifier() or keyword.iskeyword(name):
-                raise UsageError(f"{name!r} cannot be the name of a Python variable; give another")
+                raise UsageError(
+                    f"{shown(name)} cannot be the name of a Python variable; use another name"
+                )
             self.shell.user_ns.pop(name, None)
             self._failed_cells[name] = self.shell.execution_count
             kernel = compile(
@@ -88,7 +91,7 @@ class ConvlabMagics(Magics):
                 engine=arguments.engine,
                 defines=parse_tunables(tunables),
             )
-            # Reading the header raises, if it cannot be read, while this cell is the one that runs.
+            # An invalid header must raise its error in this cell.
             kernel.header  # noqa: B018
             self.shell.user_ns[name] = kernel
             del self._failed_cells[name]
@@ -106,7 +109,7 @@ class ConvlabMagics(Magics):
         return arguments
 
     def _lines_above(self, cell: str) -> int:
-        """Return how many lines stand above the cell's body: the magic's, and blank ones before it."""
+        """Return the number of lines above the cell's body: blank lines and the magic."""
         history = self.shell.history_manager.input_hist_raw if self.shell.history_manager else []
         raw = history[-1] if history else ""
         blank = raw[: len(raw) - len(raw.lstrip())]
@@ -114,11 +117,11 @@ class ConvlabMagics(Magics):
 
     @line_magic("convlab")
     def convlab(self, line: str) -> Any:
-        """Run one of convlab's commands, as python -m convlab does; return its result.
+        """Run a command of convlab, as python -m convlab does, and return its result.
 
         %convlab check|ab|compare|inspect|sweep|list|doctor ...      (each with --help)
 
-        Variables may name kernels and problems: report = %convlab check mine --problem square
+        Kernels and problems may be variables: report = %convlab check mine --problem square
         """
         words = _split(line)
         parser = _command_parser()
@@ -136,14 +139,14 @@ class ConvlabMagics(Magics):
             name = word.partition("@")[0]
             if name in self._failed_cells and name not in self.shell.user_ns:
                 cell = f"in cell [{self._failed_cells[name]}]"
-                raise UsageError(f"{name} did not build, {cell}: correct it, and run it again")
+                raise UsageError(f"{name} did not build, {cell}; correct it and run it again")
 
 
 def _run(arguments: Namespace) -> Any:
-    """Return what a command finds.
+    """Run a command and return its result.
 
-    Of several kernels, the failure of one is printed, and the others still run. If all fail, the
-    last error is raised.
+    If one of several kernels fails, the error is printed, and the others still run. If all of them
+    fail, the last error is raised.
     """
     results = []
     failures = []
@@ -170,7 +173,7 @@ def _show_briefly(
     trace: object,
     tb_offset: int | None = None,
 ) -> list[str]:
-    """Show an interrupt of convlab, or a file that it could not use, as briefly as its own errors."""
+    """Show KeyboardInterrupt and OSError in convlab as briefly as convlab's own errors."""
     lines = brief(error) or shell.InteractiveTB.structured_traceback(
         kind, error, trace, tb_offset=tb_offset
     )
@@ -192,13 +195,13 @@ def _kernel_parser() -> _CellParser:
         "name",
         nargs="?",
         default="kernel",
-        help="the variable that will hold the kernel; NAME@TUNABLE=VALUE sets a tunable",
+        help="the variable for the kernel; NAME@TUNABLE=VALUE sets a tunable",
     )
     parser.add_argument(
         "--engine",
         choices=ENGINES,
         default="auto",
-        help="cuda is the GPU, sim the simulator, auto the GPU where there is one; default: auto",
+        help="cuda: the GPU; sim: the simulator; auto: the GPU if there is one (default)",
     )
     return parser
 
@@ -207,4 +210,4 @@ def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        raise UsageError(f"cannot read {line!r}: {error}") from None
+        raise UsageError(f"cannot read {shown(line)}: {error}") from None

@@ -60,7 +60,7 @@ class _ControlFlow:
             copies = function.compiled_from(row) if row["lanes"] else []
             if copies:
                 self.moved.append((copies, row["requests"] * 8 * row["bytes"] / row["lanes"]))
-        # How often each loop's body runs; None stands for the code outside of all loops.
+        # How often each loop's body runs. The key None is the code outside all loops.
         self.loop_counts: dict[Loop | None, float] = {None: warps}
         for loop in sorted(function.loops, key=lambda loop: loop.start - loop.end):
             self.loop_counts[loop] = self._iterations(loop)

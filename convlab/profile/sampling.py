@@ -98,8 +98,8 @@ def simulate(
     Parameters
     ----------
     kernel, problem : a kernel of the engine "sim", and the problem.
-    seed : for random inputs; None stands for inputs of zeros.
-    sample : how many blocks of each launch run; None stands for all.
+    seed : for random inputs; None for inputs of zeros.
+    sample : how many blocks of each launch run; None for all.
     options : `record` and `time_limit` of `convlab.sim.simulation.simulate`. The default time limit
         is the kernel's.
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The kind of an opcode. The first pattern that matches applies. An empty kind stands for the
-# opcode's own name with its width ("LDG.128").
+# The kind of an opcode. The first pattern that matches applies. An empty kind means the opcode's
+# own name with its width ("LDG.128").
 _KINDS = {
     r"LDGSTS": "LDGSTS",
     r"(LDG|STG|LDS|STS|LDL|STL)\b": "",

@@ -57,7 +57,7 @@ WORDS = {
     "L2": "traffic between L2 and the SMs",
     "DRAM": "DRAM traffic",
     "tensor": "the tensor cores",
-    "waiting": "latencies and barriers, which too few warps cannot hide",
+    "waiting": "stalls: too few warps hide latencies and barriers",
 }
 
 
@@ -86,8 +86,8 @@ class Part:
     file: str = ""
 
     def __str__(self) -> str:
-        terms = ", ".join(f"{name} {short(1e3 * t)}" for name, t in self.longest[:4] if t)
-        return f"{self.name}, {short(1e3 * self.seconds)} ms; busy with {terms}"
+        terms = ", ".join(f"{name} {short(1e3 * t)} ms" for name, t in self.longest[:4] if t)
+        return f"{self.name}, {short(1e3 * self.seconds)} ms; overlapping parts: {terms}"
 
     @property
     def limited_by(self) -> str:

@@ -109,7 +109,7 @@ def _require_block(launches: Sequence[dict[str, Any]], block: Block) -> None:
 
 
 def _require_warp(launches: Sequence[dict[str, Any]], warp: int | None, kernel: str) -> None:
-    """Raise ProblemError unless the blocks of a launch have the warp; None stands for all warps."""
+    """Raise ProblemError unless the blocks of a launch have the warp; None means all warps."""
     warps = max(math.ceil(math.prod(launch["block"]) / 32) for launch in launches)
     if warp is not None and warp >= warps:
         plural = "s" if warps != 1 else ""

@@ -25,7 +25,7 @@ class Array:
         """
         shape = self.shape or (1,)
         element, bytes_left = divmod(byte, self.bytes)
-        # The dimension whose index may be out of bounds: the row of an image, else the first.
+        # The index that may be out of bounds: the row of an image, otherwise the first index.
         is_image = bool({"h", "p"} & {*self.names})
         outer = 2 if is_image else 0
         plane_size = math.prod(shape[outer:])

@@ -74,8 +74,9 @@ def read_findings(
     ----------
     reported : the findings in the report.
     counts : in how many threads each finding occurred; empty for a run that was stopped.
-    before_atomic : code addresses of loads whose thread then updates the word by an atomic. Such a
-        load starts a compare-and-swap loop, and may read a word that other threads update.
+    before_atomic : code addresses of loads of a word that the same thread then updates by an
+        atomic. Such a load starts a compare-and-swap loop, and may read a word that other threads
+        update.
     library, base : the kernel's library, and the address where it was loaded.
     arrays : shape and element names of each buffer.
     """

@@ -16,7 +16,7 @@ from ..core.problem.problem import Problem
 
 # At most this many sentences are returned.
 _MOST_SENTENCES = 6
-# At least this many outputs must agree for a sentence about their values, if there are so many.
+# At least this many outputs, if there are as many, must agree for a sentence about their values.
 _FEWEST_AGREEING = 4
 # A pattern is first tried on this many outputs, then on all.
 _FIRST_TRIED = 64
@@ -252,7 +252,7 @@ def _describe_rounding(e: Evidence) -> Iterator[str]:
     for low, high, name in _ROUNDINGS:
         if low <= relative <= high:
             yield (
-                f"as if operands or sums were rounded to {name}, but the header declares "
+                f"as if operands or sums were rounded to {name}, but the class is "
                 f"{e.precision}: relative error {relative:.1e}, evenly distributed"
             )
 

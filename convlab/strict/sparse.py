@@ -32,7 +32,7 @@ class Sparse(Setting):
     """Run a problem that reads few elements of an x with more elements than an int can count."""
 
     name: str = "sparse"
-    words: str = "with an x of over 2^31 elements, few of which are read"
+    words: str = "with an x of over 2^31 elements, reading few of them"
     fits_any: bool = True
 
     def examine(self, kernel: Runnable, problem: Problem, seed: int) -> Report:

@@ -63,7 +63,7 @@ class Integers(UnusualData):
     """Use small integers, so that sums of products are exact."""
 
     name: str = "integers"
-    words: str = "on small integers, whose sums are exact"
+    words: str = "on small integers, with exact sums"
     advice: str = _ADVICE
 
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
@@ -80,7 +80,7 @@ class Integers(UnusualData):
         if not compared.wrong:
             return []
         text = "a product or a sum is rounded: sums of these integers are exact in any order"
-        return [output.wrong("too imprecise", text)]
+        return [output.error_finding("too imprecise", text)]
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Special(UnusualData):
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
         """Put inf and NaN where a kernel reads that goes one element too far."""
         x, w, bias = inputs
-        # These zeros meet the inf of x and the NaN of w: their products are NaN.
+        # Zeros for the inf of x and the NaN of w to be multiplied with: the products are NaN.
         w[0, 0] = 0
         x[0, problem.C - problem.C // problem.groups, problem.H // 2] = 0
         # A kernel without bounds checks reads these as row -1 of the next channel, and as column -1
@@ -189,7 +189,7 @@ class Special(UnusualData):
         x[0, -1, 0, 0] = math.nan
         sides = zip(problem.padding, problem.dilation, (problem.R, problem.S))
         if all(padding <= dilation * ((taps - 1) // 2) for padding, dilation, taps in sides):
-            # This element of the filter never meets padding.
+            # This element of the filter is never multiplied with padding.
             w[-1, 0, problem.R // 2, problem.S // 2] = math.nan
         return x, w, bias
 

@@ -1,4 +1,4 @@
-"""A/B: the method under simulated noise, and all around it that needs no GPU."""
+"""A/B: the method under simulated noise, and everything else that needs no GPU."""
 
 from __future__ import annotations
 
@@ -37,41 +37,41 @@ SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
 
 
 # The method, on generated times ---------------------------------------------------------------
-# Each noise gives the logarithms of what is put on top of turns 0, 1, 2, ... in order of time.
+# Each noise returns the logarithms of factors on the times of turns 0, 1, 2, ... in order of time.
 
 
 def noisy(rng, turns):
-    """1% of noise, and each twentieth turn hit by a neighbour: up by 20% on average."""
+    """Return noise of 1%; in one of 20 turns another process adds 20% on average."""
     hit = rng.random(turns) < 0.05
     return rng.normal(0, 0.01, turns) + hit * rng.exponential(0.2, turns)
 
 
 def drifting(rng, turns):
-    """Warms by 5% over the run, and a wave of 5% on top."""
+    """Return a rise of 5% over the run, plus a wave of 5%."""
     at = np.arange(turns) / turns
     wave = np.sin(2 * np.pi * (at * rng.integers(1, 6) + rng.random()))
     return 0.05 * at + 0.05 * wave + rng.normal(0, 0.005, turns)
 
 
 def remembering(values, memory):
-    """Add to each value a share of the one before."""
+    """Add to each value a share of the previous one."""
     for i in range(1, len(values)):
         values[i] += memory * values[i - 1]
     return values
 
 
 def autocorrelated(rng, turns):
-    """Noise with a memory of ten turns."""
+    """Return noise with a correlation time of ten turns."""
     return remembering(rng.normal(0, 0.005, turns), 0.9) + rng.normal(0, 0.003, turns)
 
 
 def stepping(rng, turns):
-    """A clock that jumps between two steps, 8% apart, each fiftieth turn or so."""
+    """Return a clock that jumps by 8% up or down, in about one of 50 turns."""
     return 0.08 * (np.cumsum(rng.random(turns) < 0.02) % 2) + rng.normal(0, 0.003, turns)
 
 
 class Coarse:
-    """Kernels of 5 µs timed one by one, twenty a turn, by a clock of 0.5 µs."""
+    """Kernels of 5 µs, timed one by one, 20 in a turn, by a timer with steps of 0.5 µs."""
 
     def __init__(self, noise, rng, planted):
         self.rng = rng
@@ -83,7 +83,7 @@ class Coarse:
 
 
 class Wanders(Machine):
-    """B's time over A's itself has a memory."""
+    """The ratio of B's time to A's is itself autocorrelated."""
 
     def __init__(self, noise, rng, planted):
         super().__init__(noise, rng, planted)
@@ -124,7 +124,7 @@ def test_error_rates(machine, noise):
     assert max(found.rounds for found in same + slow) <= 512
 
 
-def test_a_ratio_that_wanders_is_not_trusted_too_soon():
+def test_sampling_takes_longer_if_the_ratio_changes_slowly():
     calm, found = (simulate(kind, quiet, 1.02, 60) for kind in (Machine, Wanders))
     assert np.median([each.rounds for each in calm]) <= ratio.LOOKS[1]
     assert np.median([each.rounds for each in found]) >= 3 * ratio.LOOKS[1]
@@ -166,7 +166,7 @@ def test_estimate_by_hand():
 
 
 @pytest.mark.parametrize("between", [0, 0.001, 0.003], ids=["alike", "noise", "far apart"])
-def test_interval_covers_what_runs_differ_by(between):
+def test_interval_covers_the_differences_between_runs(between):
     rng = np.random.default_rng(5)
     found = []
     for _ in range(400):
@@ -175,7 +175,7 @@ def test_interval_covers_what_runs_differ_by(between):
     # at 95%, fewer than 367 or more than 391 of 400 contain the true ratio less than once in 200
     assert 367 <= held(found, 1) <= 391 and share(found, "same") >= 0.95
     one = [estimate(rng.normal(0, between) + rng.normal(0, 0.003, 32)) for _ in range(200)]
-    assert between == 0 or held(one, 1) < 150  # which is what a single run's claims
+    assert between == 0 or held(one, 1) < 150  # an interval of a single run is too narrow
 
 
 def test_pooled_by_hand():
@@ -187,9 +187,9 @@ def test_pooled_by_hand():
     found = ratio.pooled(runs)
     assert found.value == pytest.approx(math.exp(0.02)) and found.rounds == 128
     assert (found.low, found.high) == pytest.approx((math.exp(0.02 - half), math.exp(0.02 + half)))
-    alike = ratio.pooled([runs[1]] * 4)  # by luck
+    alike = ratio.pooled([runs[1]] * 4)  # they agree by chance
     assert math.log(alike.high / alike.low) / 2 == pytest.approx(0.6 * 0.001 / 2)
-    wider = ratio.pooled(runs, unseen=0.003)  # what all share
+    wider = ratio.pooled(runs, unseen=0.003)  # an error that all runs share
     assert math.log(wider.high / wider.low) / 2 == pytest.approx(math.hypot(half, 0.003))
     assert ratio.pooled([estimate(()), runs[0]]) == runs[0] and not ratio.pooled([]).rounds
 
@@ -228,17 +228,17 @@ def test_throttled_rounds_are_left_out_unless_most_are(throttled, discarded, sai
     assert said in found.notes[0]
 
 
-def test_the_flush_is_taken_off_and_its_noise_told():
+def test_the_flush_is_subtracted_and_its_noise_is_noted():
     found = in_rounds([lambda: [2.0], lambda: [2.5], *[lambda: [1.0, 1.0]] * 2])
     assert found.ratio.value == pytest.approx(1.5)  # (2.5 - 1) / (2 - 1)
     found = in_rounds([lambda: [2.0], lambda: [2.5], lambda: [1.0], lambda: [1.5]])
-    assert found.ratio.value == pytest.approx(1.0)  # each side's own
+    assert found.ratio.value == pytest.approx(1.0)  # each side has its own flush
     flush = itertools.cycle([[3.0], [3.0], [1.0], [1.0]])
     found = in_rounds([lambda: [2.0], lambda: [2.0], *[lambda: next(flush)] * 2])
     assert found.discarded > 0 and "noise" in found.notes[-1]
 
 
-def test_time_is_up():
+def test_time_limit():
     plan = ab_timing.Plan([lambda: [1.0], lambda: [1.1]], "")
     found = ab_timing.in_rounds("cold", plan, ab_timing.RoundOptions(1e-9, 1e-6, 0))
     assert found.ratio.rounds <= 6 and "the interval is wider than the target" in found.notes[0]
@@ -254,11 +254,11 @@ def test_time_is_up():
         ([1.0, 3.0], 2.0),
     ],
 )
-def test_centre_is_held_neither_by_outliers_nor_by_steps(samples, centre):
+def test_centre_depends_little_on_outliers_and_on_timer_steps(samples, centre):
     assert ab_timing.centre(samples) == pytest.approx(centre)
 
 
-def test_the_clock_is_nvmls_by_uuid_and_its_reasons_are_named(monkeypatch):
+def test_the_clock_and_its_throttle_reasons_come_from_nvml(monkeypatch):
     def refuses(handle):
         raise RuntimeError("Insufficient Permissions")
 
@@ -328,7 +328,7 @@ def test_long_launches_are_timed_one_by_one_and_short_ones_in_graphs(
         assert found.a_seconds[0] == pytest.approx(5e-6)
 
 
-def test_hot_launches_go_round_the_inputs_that_both_sides_share(chip):
+def test_hot_launches_cycle_through_inputs_that_both_sides_share(chip):
     _, a, b = time_both(chip, *SHORT, "hot")
     assert [x.data_ptr() for x in a.inputs] == [x.data_ptr() for x in b.inputs]
     assert len({x.data_ptr() for x in a.inputs}) == 4
@@ -336,11 +336,11 @@ def test_hot_launches_go_round_the_inputs_that_both_sides_share(chip):
 
 
 class Filtered(Spin):
-    """Lays its filter out and allocates: y, plan, and a workspace of the plan's size."""
+    """Prepare a filter; allocate y, plan, and a workspace of the plan's size."""
 
     def __init__(self, chip, name, seconds, alive=None, room=1 << 30):
         super().__init__(chip, name, seconds)
-        # launches for which it is
+        # the launches that are still alive
         self.alive = [] if alive is None else alive
         self.room = room
 
@@ -356,7 +356,7 @@ class Filtered(Spin):
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
-def test_what_the_sides_write_is_each_ones_own(chip, mode):
+def test_each_side_has_its_own_output_workspace_and_plan(chip, mode):
     a = Filtered(chip, "a", SHORT[0])
     b = Filtered(chip, "bb", SHORT[1])
     plan = {"cold": ab_timing._cold, "hot": ab_timing._hot}[mode](
@@ -369,7 +369,7 @@ def test_what_the_sides_write_is_each_ones_own(chip, mode):
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
-def test_without_room_for_both_they_take_turns_and_it_is_said(chip, mode, monkeypatch):
+def test_without_memory_for_both_each_allocates_for_its_turn(chip, mode, monkeypatch):
     alive = []
     a, b = (Filtered(chip, name, each, alive, 1) for name, each in zip("ab", LONG, strict=True))
     (found,) = ab_timing.measure_pair(a, b, PLAIN, [mode], until(limit_seconds=10.0))
@@ -378,16 +378,16 @@ def test_without_room_for_both_they_take_turns_and_it_is_said(chip, mode, monkey
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
-def test_what_cannot_be_captured_is_timed_with_its_launches(chip, mode):
+def test_without_graph_capture_times_include_the_launches(chip, mode):
     chip.capture_error = "operation not permitted when stream is capturing"
     found, *_ = time_both(chip, 5e-6, 5.1e-6, mode)
     assert "no CUDA graph could be captured" in found.notes[0] and "capturing" in found.notes[0]
     assert found.ratio.value == pytest.approx(13.1 / 13)
 
 
-def test_a_graph_keeps_what_it_works_on(chip):
+def test_a_graph_keeps_its_tensors_alive(chip):
     def step():
-        """Stands for a launch, which holds tensors."""
+        """Replace a launch, which holds tensors."""
 
     alive = weakref.ref(step)
     turn = stopwatch.batch(Spin(chip, "a", 1.0), [step], 1, None)
@@ -395,7 +395,7 @@ def test_a_graph_keeps_what_it_works_on(chip):
     assert turn() and alive() is not None
 
 
-def test_memory_is_placed_anew_and_the_runs_are_one(chip, monkeypatch):
+def test_runs_with_newly_allocated_memory_are_merged(chip, monkeypatch):
     slower = itertools.cycle([1.0, 1.004, 0.996, 1.0])
     moved = []
     cold = ab_timing._cold
@@ -446,7 +446,7 @@ def test_a_against_a_is_labelled_and_checked_once():
     assert len(result.reports) == 1 and "A and B are the same" in str(result)
 
 
-def test_two_of_one_name():
+def test_two_kernels_with_the_same_name():
     mine = Fake(name="01_a")
     other = Fake(tf32, name="01_a", precision="tf32")
     other.source = "another"
@@ -459,7 +459,7 @@ def test_two_of_one_name():
 
 
 @pytest.mark.parametrize("wrong", ["a", "b"])
-def test_a_wrong_one_is_never_compared(wrong):
+def test_an_incorrect_kernel_is_never_compared(wrong):
     sides = {"a": Fake(name="01_a"), "b": Fake(name="02_b")} | {wrong: Fake(shifted, name="03_c")}
     result = convlab.ab(sides["a"], sides["b"], PLAIN)
     assert result.verdict == "incorrect" and not result.ok and math.isnan(result.ratio)
@@ -468,7 +468,7 @@ def test_a_wrong_one_is_never_compared(wrong):
     assert dumped(result)["ratio"] is None and result.plot() and len(result.frame) == 0
 
 
-def test_a_file_edited_meanwhile():
+def test_a_file_edited_during_the_comparison():
     def edits(launch, y):
         launch.y.copy_(y)
         launch.runnable.source = "edited"
@@ -516,7 +516,7 @@ def test_on_a_gpu_times_are_compared(monkeypatch):
     assert result.notes[1:] == ("on an H200",) and len(result.reports) == 2
 
 
-def test_a_timed_result_tells_all():
+def test_the_text_of_a_timed_result():
     result = timed()
     assert result.verdict == "slower" and result.verdicts == {"cold": "slower", "hot": "slower"}
     assert result.ratio == pytest.approx(1.021, abs=0.001)
@@ -531,7 +531,7 @@ def test_a_timed_result_tells_all():
     assert "B is faster, 5% less time" in str(timed(0.95))
 
 
-def test_a_time_below_the_floor_is_said():
+def test_a_time_below_the_theoretical_minimum_is_reported():
     result = dataclasses.replace(timed(), floors=(1.5, 1.0))
     assert (
         "; A is below the theoretical minimum; possible causes: fewer products" in result.sentence
@@ -539,7 +539,7 @@ def test_a_time_below_the_floor_is_said():
     assert list(result.frame["below_floor"]) == [True, True] and "below" not in timed().sentence
 
 
-def test_who_was_caught_is_told():
+def test_a_caught_side_is_named():
     result = dataclasses.replace(timed(), modes=(), caught=("", "it slept"))
     assert result.verdict == "incorrect" and not result.ok and "B CAUGHT" in result.sentence
     assert "B caught: it slept" in str(result) and dumped(result)["caught"] == ["", "it slept"]
@@ -564,7 +564,7 @@ def test_too_few_rounds_give_no_interval_and_no_infinity():
     text = str(result)
     assert "too few rounds for an interval, 3 rounds" in text and result.verdict == "undecided"
     assert "inf" not in text and "0.0000" not in text and "inf" not in result._repr_html_()
-    assert result.row["interval"] == "too few rounds for an interval" and result.plot()
+    assert result.row["95% interval"] == "too few rounds for an interval" and result.plot()
     assert dumped(result)["interval"] == [0.0, None]
 
 
@@ -583,7 +583,7 @@ def test_a_set_has_a_row_for_each_problem_and_a_summary():
     assert [each.problem.label.split(" ")[0] for each in headline] == ["square", "rect", "wide"]
     both = ABs((timed(), timed(0.95)))
     assert both.sentence.endswith("2 problems: slower on 1, faster on 1")
-    assert "95% 1.0" in both.tables[0].cells["interval"][0] and len(both.plot().axes) == 2
+    assert both.tables[0].cells["95% interval"][0].startswith("1.0") and len(both.plot().axes) == 2
 
 
 # On a GPU ----------------------------------------------------------------------------------------
@@ -612,11 +612,11 @@ def test_gpu_small_kernels_are_timed_in_graphs():
 
 @pytest.mark.gpu
 def test_gpu_a_plain_ab_of_a_small_problem_takes_seconds():
-    convlab.check("cudnn:fp32", TINY)  # CUDA is up
+    convlab.check("cudnn:fp32", TINY)  # initialises CUDA
     started = time.monotonic()
     result = convlab.ab("cudnn:fp32", "cudnn:tf32", TINY)
     assert time.monotonic() - started < 20
-    assert abing.PLACES <= len(result.modes[0].runs) <= 2 * abing.PLACES  # more where they differ
+    assert abing.PLACES <= len(result.modes[0].runs) <= 2 * abing.PLACES  # more if they differ
     made = result.made
     assert made["gpu"] and made["versions"]["driver"] and [k["name"] for k in made["kernels"]]
 
@@ -633,7 +633,7 @@ def test_gpu_more_work_is_slower():
 
 
 @pytest.mark.gpu
-def test_gpu_what_cannot_be_captured_falls_back():
+def test_gpu_launches_that_cannot_be_captured_are_timed_from_the_host():
     def waits(*given):
         y = plain_torch(*given)
         torch.cuda.synchronize()
@@ -641,6 +641,8 @@ def test_gpu_what_cannot_be_captured_falls_back():
 
     result = on_gpu(plain_torch, waits, TINY, limit_seconds=2.0)
     assert "no CUDA graph could be captured" in str(result) and result.ok
-    assert torch.randn(4, device="cuda").isfinite().all()  # a failed capture left it waiting
+    assert (
+        torch.randn(4, device="cuda").isfinite().all()
+    )  # the random generator works after a failed capture
     again = on_gpu("01_direct", "cudnn:fp32", TINY, limit_seconds=2.0)  # the GPU still works
     assert all("CUDA graphs" in mode.method for mode in again.modes), str(again)

@@ -1,4 +1,4 @@
-"""The one validator of public arguments: what it lets through, and how it refuses."""
+"""The validation of public arguments: what is valid, and the errors for the rest."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ pytestmark = pytest.mark.pure
         (lambda: valid.tunables({"A": np.int32(4), "T": "float"}), {"A": 4, "T": "float"}),
     ],
 )
-def test_what_is_let_through(call, result) -> None:
-    found = call()
-    assert found == result and type(found) is type(result)
+def test_valid_arguments(call, result) -> None:
+    value = call()
+    assert value == result and type(value) is type(result)
 
 
 @given(st.text())
 def test_a_file_name_stays_in_its_folder(name: str) -> None:
     try:
-        given = valid.file_name(name, "name")
+        file = valid.file_name(name, "name")
     except ProblemError:
         return
-    assert (Path("/a/b") / given).parent == Path("/a/b") and given not in (".", "..")
+    assert (Path("/a/b") / file).parent == Path("/a/b") and file not in (".", "..")

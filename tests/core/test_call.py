@@ -1,4 +1,4 @@
-"""The plain call of a kernel or a baseline, without the room that computes derivatives."""
+"""The call of a baseline without the room that computes derivatives."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from convlab.core.kernel.libraries import baseline
 
 @pytest.fixture(autouse=True)
 def no_derivatives(monkeypatch):
-    """Let no room provide anything."""
+    """Remove everything that rooms provide."""
     monkeypatch.setattr(rooms, "provided", lambda kind, name: None)
 
 
@@ -30,7 +30,7 @@ def test_a_call_without_gradients_needs_no_room():
         assert conv(x, w.requires_grad_()).grad_fn is None
 
 
-def test_gradients_without_their_room_are_refused():
+def test_gradients_need_their_room():
     conv = baseline("torch:cpu")
     x, w = tensors()
     with pytest.raises(ProblemError, match="gradients need convlab/nn, which was removed"):

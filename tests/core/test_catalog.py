@@ -101,7 +101,7 @@ def test_a_missing_epilogue_is_unsupported():
         ("// supports: ,", "supports: cannot read ','"),
     ],
 )
-def test_refused(text, message):
+def test_invalid_headers(text, message):
     with pytest.raises(CatalogError, match=message):
         parse_header(text, "k.cu")
 
@@ -145,7 +145,7 @@ def test_the_first_unmet_requirement_is_named_with_its_values():
 
 
 @given(st.text())
-def test_any_text_parses_or_is_refused_by_a_catalog_error(text):
+def test_any_text_parses_or_raises_catalog_error(text):
     for source in (text, f"// supports: {text}", f"// {text}: {text}"):
         try:
             parse_header(source, "k.cu").unsupported(PROBLEM, 80, 0)
@@ -165,7 +165,7 @@ def test_what_is_written_is_read(title, idea, limits, atomics):
 
 
 def put(directory, *stems):
-    """Make a folder with empty kernel files in it."""
+    """Create a folder with empty kernel files."""
     directory.mkdir(parents=True, exist_ok=True)
     for stem in stems:
         (directory / f"{stem}.cu").write_text("")
@@ -174,7 +174,7 @@ def put(directory, *stems):
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """A catalog of three kernels, in place of the real one, seen from elsewhere."""
+    """Replace the catalog by one of three kernels, and work in another folder."""
     directory = put(tmp_path / "kernels", "01_direct", "02_im2col_gemm", "02_im2col_own")
     monkeypatch.setattr(module, "KERNEL_DIR", directory)
     monkeypatch.delenv(module.ENVIRONMENT, raising=False)

@@ -1,4 +1,4 @@
-"""The checker has to catch planted mistakes, and pass what is right."""
+"""The check must find planted mistakes, and pass correct kernels."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def put(at, value):
     return spoilt(lambda launch: launch.y.__setitem__(at, value))
 
 
-def beside(tensor, offset):
-    """One element before (negative) or after a tensor, in the storage that it is a view of."""
+def outside(tensor, offset):
+    """Return one element before (negative) or after a tensor, in the same storage."""
     at = tensor.storage_offset() + (offset if offset < 0 else tensor.numel() - 1 + offset)
     return tensor.as_strided((1,), (1,), at)
 
 
 def write(name, *offsets, runs=0):
-    """A write of zeros beside a tensor, once it ran more often than `runs`."""
+    """Return a mistake: a write of zeros outside a tensor, after more than `runs` runs."""
 
     def change(launch):
         x, w, _ = launch.inputs
         tensor = {"x": x, "w": w, "y": launch.y, "workspace": launch.workspace}[name]
         for offset in offsets if launch.runnable.runs > runs else ():
-            beside(tensor, offset).fill_(0)
+            outside(tensor, offset).fill_(0)
 
     return spoilt(change)
 
@@ -97,7 +97,7 @@ def one_element(launch):
 
 
 def reads_outside(launch):
-    launch.y[0, 0, 0, 0] += 1e-30 * beside(launch.inputs[0], 1).item()
+    launch.y[0, 0, 0, 0] += 1e-30 * outside(launch.inputs[0], 1).item()
 
 
 PLANTED = {
@@ -110,7 +110,7 @@ PLANTED = {
     "writes_input": (spoilt(writes_input), "wrote to its input: 1 element of x"),
     "moves": (
         spoilt(moves),
-        "sums by atomics, whose order may change (then declare `atomics: yes` in the header)",
+        "sums by atomics in a changing order (then declare `atomics: yes` in the header)",
     ),
     "one_element": (spoilt(one_element), "1 of {total} outputs is incorrect"),
     "accumulates": (accumulates, "outputs are incorrect"),
@@ -138,14 +138,14 @@ PLANTED = {
 
 @pytest.fixture
 def sampled(monkeypatch):
-    """Make every problem too large for a whole float64 truth."""
+    """Make every problem too large to compute all outputs in float64."""
     monkeypatch.setattr(reference, "SAMPLED", 200)
     monkeypatch.setitem(reference.TRUTH_MACS, "cpu", 0)
 
 
 @pytest.fixture(autouse=True)
 def afresh():
-    """No test meets the reference that another one left."""
+    """Forget the reference of other tests."""
     reference.forget()
     yield
     reference.forget()
@@ -160,14 +160,14 @@ def test_planted_mistake_is_caught(mistake, text, problem):
 
 
 @pytest.mark.parametrize(("mistake", "text"), PLANTED.values(), ids=PLANTED)
-def test_planted_mistake_is_caught_by_sampling(mistake, text, sampled):
+def test_planted_mistake_is_found_in_a_sample(mistake, text, sampled):
     report = check(Fake(mistake), FULL)
     assert not report.ok
     assert "sampled outputs against float64" in report.compared
 
 
 @pytest.mark.parametrize("problem", [PLAIN, FULL], ids=lambda p: p.name)
-def test_right_kernel_passes(problem, monkeypatch):
+def test_correct_kernel_passes(problem, monkeypatch):
     kernel = Fake()
     report = check(kernel, problem)
     assert report.ok and not report.failures and report.wrong == report.unwritten == 0
@@ -175,12 +175,12 @@ def test_right_kernel_passes(problem, monkeypatch):
     assert report.compared.startswith("all ")
     assert kernel.runs == 2
     assert report.counters["shared_wavefronts"] == 7
-    monkeypatch.setattr(examine, "_SLOW_SECONDS", -1.0)  # what takes long on the simulator
+    monkeypatch.setattr(examine, "_SLOW_SECONDS", -1.0)  # as if the run were slow
     report = check(kernel, problem)
     assert report.ok and kernel.runs == 3 and "ran only once" in str(report)
 
 
-def test_right_kernel_passes_by_sampling(sampled):
+def test_correct_kernel_passes_by_sampling(sampled):
     report = check(Fake(), FULL)
     assert report.ok, report
     assert "sampled outputs" in report.compared and "torch:cpu" in report.compared
@@ -201,7 +201,7 @@ def test_pieces_give_what_the_whole_gives(monkeypatch):
     np.testing.assert_allclose(pieces.channels, whole.channels)
 
 
-def test_nan_passes_only_where_the_truth_has_it(monkeypatch):
+def test_nan_is_correct_only_where_the_reference_has_it(monkeypatch):
     real = reference.inputs
 
     def with_nan(problem, seed, device, format):
@@ -217,16 +217,16 @@ def test_nan_passes_only_where_the_truth_has_it(monkeypatch):
     assert not check(Fake(hides), PLAIN).ok
 
 
-def test_moving_outputs_are_found_in_any_piece(monkeypatch):
+def test_changed_outputs_are_found_in_any_piece(monkeypatch):
     monkeypatch.setitem(reference.CHUNK, "cpu", 7)
     y = torch.arange(40.0).view(1, 1, 4, 10)
-    first = output.keep(y)
-    assert output.moved(y, first) == (0, -1)
+    first = output.copy_of_start(y)
+    assert output.changed_outputs(y, first) == (0, -1)
     y[0, 0, 1, 5] = y[0, 0, 3, 9] = -1
-    assert output.moved(y, first) == (2, 15)
+    assert output.changed_outputs(y, first) == (2, 15)
 
 
-def test_what_the_class_or_the_header_allows_passes():
+def test_errors_that_the_class_or_the_header_allows_are_correct():
     assert check(Fake(tf32, precision="tf32"), PLAIN).ok
     report = check(Fake(spoilt(moves), atomics=True), PLAIN)
     assert report.ok and "atomics" in str(report)
@@ -235,7 +235,7 @@ def test_what_the_class_or_the_header_allows_passes():
     assert [f.kind for f in report.findings] == ["not repeatable"] and report.findings[0].index
 
 
-def test_no_outputs_are_right_outputs():
+def test_a_problem_without_outputs_is_correct():
     report = check(Fake(), Problem(N=0, C=3, H=8, W=8, K=4, R=3, S=3))
     assert report.ok and report.compared == "nothing, because y has no elements"
 
@@ -248,14 +248,14 @@ def test_crash_is_a_launch_error():
         check(Fake(crashes), PLAIN)
 
 
-def test_workspace_holds_no_zeros_by_luck():
+def test_workspace_is_not_zero():
     def sums_workspace(launch, y):
         launch.y.copy_(y + launch.workspace.view(torch.float32).sum())
 
     assert not check(Fake(sums_workspace), PLAIN).ok
 
 
-def test_report_shows_itself(tmp_path):
+def test_report_has_text_json_and_a_figure(tmp_path):
     report = check(Fake(put((0, 1, 2, 3), math.nan)), PLAIN)
     assert report.frame.shape[0] == 1 and not report.frame.correct.item()
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["error"] is None
@@ -281,7 +281,7 @@ def test_errors_are_in_the_report():
     assert f"worst output: error {wrong.worst:.2g}, limit {wrong.limit:.2g}" in str(wrong)
 
 
-def test_fault_of_another_order_stands_beside_the_wrong_result():
+def test_a_fault_in_the_second_run_is_reported_after_the_wrong_result():
     def races(launch, y):
         if launch.runnable.runs > 1:
             raise LaunchError(
@@ -298,7 +298,7 @@ def test_fault_of_another_order_stands_beside_the_wrong_result():
 # Sets of problems ------------------------------------------------------------------------------
 
 
-def test_set_of_problems_is_told_of():
+def test_report_of_a_set_of_problems():
     pointwise = Problem(N=1, C=1, H=4, W=4, K=1, R=1, S=1, name="pointwise")
     reports = check(Fake(wrong_if_strided), [PLAIN, FULL, pointwise], progress=False)
     assert isinstance(reports, Reports) and len(reports) == 2 and not reports.ok and not reports
@@ -317,7 +317,7 @@ def test_set_of_problems_is_told_of():
     assert "nothing was checked" in str(Reports("none", ()))
 
 
-def test_relu_is_judged_by_the_sums_and_told_where_it_is_missing():
+def test_error_bound_with_a_relu_is_that_of_the_sums():
     def without(launch, y):
         p = launch.problem
         launch.y.copy_(F.conv2d(*launch.inputs, p.stride, p.padding, p.dilation, p.groups))
@@ -326,11 +326,11 @@ def test_relu_is_judged_by_the_sums_and_told_where_it_is_missing():
     assert check(Fake(), problem).ok
     assert not check(Fake(without), problem).ok
     y = reference.truth(problem, *reference.inputs(problem))
-    at = tuple((y == 0).nonzero()[0].tolist())  # what was negative
+    at = tuple((y == 0).nonzero()[0].tolist())  # an output that was negative before the ReLU
     assert check(Fake(put(at, 1e-7)), problem).ok and check(Fake(put(at, 1e-3)), problem).wrong == 1
 
 
-def test_a_callable_without_the_parameter_declines_a_relu():
+def test_a_callable_without_the_parameter_does_not_support_a_relu():
     def fuses(x, w, bias, *options, relu=False):
         y = F.conv2d(x, w, bias, *options)
         return y.relu() if relu else y
@@ -341,7 +341,7 @@ def test_a_callable_without_the_parameter_declines_a_relu():
         check(Function.of(lambda *given: F.conv2d(*given), "sim"), problem)
 
 
-def test_a_refusal_does_not_stand_before_a_fault():
+def test_a_fault_is_reported_before_a_launch_error_without_a_kind():
     def refuses_small_ones(launch, y):
         launch.y.copy_(y + 1)
         if launch.problem.macs < 100:
@@ -354,19 +354,19 @@ def test_a_refusal_does_not_stand_before_a_fault():
     assert alone["fault"] == "refused" and len(alone["findings"]) == 1
 
 
-def test_guards_of_an_output_that_misses_an_aligned_address():
+def test_guards_of_an_output_at_an_unaligned_address():
     guards = examine.Guards(16)
     launch = Launch(None, PLAIN, (None, None, None))
     launch.y = guards.allocate((2, 3), torch.float32, CPU)
     guards.name(launch)
     assert launch.y.data_ptr() % 32 == 16 and not guards.violations()
-    beside(launch.y, 2).fill_(0)
+    outside(launch.y, 2).fill_(0)
     (found,) = guards.violations()
     assert "outside of y: 1 element changed, 2 elements past its end" in found.text
     assert found.index == (7,)
 
 
-def test_set_is_given_up_when_faults_take_long(monkeypatch):
+def test_rest_of_a_set_is_left_out_if_faults_take_long(monkeypatch):
     monkeypatch.setattr(checking, "_FAULT_SECONDS", -1.0)
 
     def hangs(launch, y):
@@ -425,8 +425,8 @@ HOSTILE = {
 @pytest.mark.parametrize(
     ("name", "options"), [(name, each) for name in HOSTILE for each in HOSTILE[name][1]], ids=str
 )
-def test_arguments_that_make_no_sense_are_problem_errors(name, options):
-    """Which name the argument."""
+def test_invalid_arguments_raise_problem_errors(name, options):
+    """The message names the argument."""
     with pytest.raises(ProblemError) as error:
         getattr(convlab, name)(**HOSTILE[name][0] | options)
     (argument,) = options
@@ -436,7 +436,7 @@ def test_arguments_that_make_no_sense_are_problem_errors(name, options):
 # Where it runs ---------------------------------------------------------------------------------
 
 
-def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
+def test_kernel_on_a_gpu_runs_in_the_worker(monkeypatch):
     calls = []
 
     def call(function, *arguments, time_limit):
@@ -460,7 +460,7 @@ def test_kernel_on_a_gpu_is_handed_to_the_worker(monkeypatch):
     assert check(kernel, PLAIN).ok and len(calls) == 1
 
 
-def test_fit_shrinks_for_the_simulator_or_says_how_much_is_needed(monkeypatch):
+def test_fit_shrinks_for_the_simulator_or_reports_the_memory_needed(monkeypatch):
     big = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3, name="square")
     small, note = fit(big, [Fake()])
     assert (
@@ -496,7 +496,7 @@ def test_on_a_gpu(gpu):
 
 
 @pytest.mark.gpu
-def test_memory_stays_within_what_is_stated(gpu):
+def test_memory_stays_within_the_documented_limit(gpu):
     problem = Problem(N=8, C=16, H=1024, W=1024, K=64, R=3, S=3)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

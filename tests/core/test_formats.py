@@ -75,7 +75,7 @@ def test_bytes_and_places_are_torchs(text: str) -> None:
         assert format.in_memory(BIASED)[name] == tuple(placed.permute(storage.order).shape)
         last = storage.layout.endswith("C")
         assert placed.is_contiguous(memory_format=torch.channels_last) or not last
-        assert storage.place(placed).data_ptr() == placed.data_ptr()  # nothing to copy
+        assert storage.place(placed).data_ptr() == placed.data_ptr()
         assert storage.logical(tensor.permute(storage.order)).shape == shape
         assert format.bytes(BIASED)[name] == tensor.nbytes
         total += tensor.nbytes

@@ -1,4 +1,4 @@
-"""The look of the figures: a kernel's colour is its own, and told apart; the card is white."""
+"""The style of figures: each kernel has its own, distinguishable colour; the background is white."""
 
 import io
 import itertools
@@ -50,20 +50,20 @@ def linear(color: str) -> np.ndarray:
 
 
 def lab(rgb: np.ndarray) -> np.ndarray:
-    """Return linear RGB as CIE L*a*b*, white being D65."""
+    """Return linear RGB as CIE L*a*b*, with D65 as white."""
     xyz = TO_XYZ @ np.clip(rgb, 0, 1) / [0.95047, 1, 1.08883]
     f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
 def distance(one: str, other: str, sight: str) -> float:
-    """Return the colour difference (CIE76), of which 2.3 can just be seen."""
+    """Return the colour difference (CIE76); 2.3 is just noticeable."""
     seen = [lab(np.array(SIGHT[sight]) @ linear(color)) for color in (one, other)]
     return float(np.linalg.norm(seen[0] - seen[1]))
 
 
 def contrast(one: str, other: str) -> float:
-    """Return the ratio of contrast of WCAG 2."""
+    """Return the contrast ratio of WCAG 2."""
     high, low = sorted((float(TO_XYZ[1] @ linear(c)) for c in (one, other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
@@ -72,18 +72,18 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize(
     ("shades", "least"), [(plot.PALETTE, 12), (RUNGS, 10)], ids=["all", "rungs"]
 )
-def test_colours_are_told_apart(shades, least, sight):
+def test_colours_are_distinguishable(shades, least, sight):
     shades = [shade if shade[0] == "#" else plot.color_of(shade) for shade in shades]
     for one, other in itertools.combinations(shades, 2):
         assert distance(one, other, sight) > least, (one, other)
 
 
-def test_rungs_to_come_differ():
+def test_colours_of_future_rungs_differ():
     numbers = [f"{n:02}{letter}_any" for n in range(1, 11) for letter in ("", "b", "c", "d", "e")]
     assert len({plot.color_of(name) for name in numbers}) == len(numbers)
 
 
-def test_a_colour_follows_from_the_name_alone():
+def test_a_colour_depends_on_the_name_alone():
     names = [*RUNGS, "cudnn:fp32", "cudnn:tf32", "mine", "yours", "03_smem_tile@TILE=8"]
     for some in (names, names[::2], names[::-1]):
         shades = plot.colors(some)
@@ -95,7 +95,7 @@ def test_a_colour_follows_from_the_name_alone():
     assert plot.color_of("03_smem_tile#1a2b") == plot.color_of("03_smem_tile")
 
 
-def test_kernels_of_one_figure_differ_though_they_are_no_rungs():
+def test_kernels_of_one_figure_that_are_not_rungs_differ():
     own = ["mine", "yours", "theirs", "ours"]
     tuned = [f"03_smem_tile@TILE={tile}" for tile in (4, 8, 12, 16)]
     for names in (own, tuned):
@@ -110,7 +110,7 @@ def test_every_colour_is_a_hex():
 
 
 def compared(*kernels, title):
-    """The labels and the colours that a comparison's figure gives its kernels."""
+    """Return the labels and the colours of the kernels in a comparison's figure."""
     frame = pd.DataFrame(
         {
             "kernel": kernels,
@@ -146,13 +146,13 @@ def test_charts_use_the_kernels_own_colours():
     assert {to_hex(bar.get_facecolor()).upper() for bar in bars} == {plot.color_of("03_smem_tile")}
 
 
-def test_titles_that_are_alike_where_they_are_cut_give_way_to_names():
+def test_names_replace_titles_that_are_equal_after_cutting():
     long = "Direct, several channels a thread"
     labels, _ = compared("mine", "mine@KT=16", "01_direct", title=[long, f"{long} KT=16", "Direct"])
     assert labels == ["mine", "mine@KT=16", "Direct"]
 
 
-def test_style_makes_a_white_card_whatever_was_set_before():
+def test_style_is_white_whatever_was_set_before():
     with matplotlib.rc_context():
         plt.style.use("dark_background")
         plot.style()

@@ -1,4 +1,4 @@
-"""Problem: its arithmetic against torch, its refusals, its names, and shrinking."""
+"""Problem: its arithmetic compared with torch's, invalid problems, names, and shrinking."""
 
 import ast
 import dataclasses
@@ -24,7 +24,7 @@ ALL = [member for name in PROBLEM_SETS for member in problems(name)]
 
 @given(generated(2000))
 @settings(deadline=None, max_examples=200)
-def test_output_shape_is_torchs_and_the_printed_form_reads_back(p):
+def test_output_shape_is_torchs_and_the_printed_form_is_a_specification(p):
     x, w = (torch.empty(shape, device="meta") for shape in (p.x_shape, p.w_shape))
     y = torch.nn.functional.conv2d(x, w, None, p.stride, p.padding, p.dilation, p.groups)
     assert tuple(y.shape) == p.y_shape
@@ -44,7 +44,7 @@ def test_scaled_is_valid_and_fits(p, max_macs, max_bytes):
 
 
 @pytest.mark.parametrize("p", ALL, ids=lambda p: p.name)
-def test_scaled_keeps_what_shows_mistakes(p):
+def test_scaled_keeps_the_sizes_that_reveal_mistakes(p):
     q = p.scaled(20_000_000)
     assert q.macs <= 20_000_000
     if q is p:
@@ -57,7 +57,7 @@ def test_scaled_keeps_what_shows_mistakes(p):
     assert q.name.startswith(f"{p.name} (scaled to N={q.N}, {q.H}x{q.W}")
 
 
-def test_scaled_returns_itself_where_it_fits_and_names_the_original_once():
+def test_scaled_returns_itself_if_small_enough_and_names_the_original_once():
     p = problem("awkward.primes")
     assert p.scaled(p.macs, p.min_bytes) is p
     assert p.scaled(p.macs, p.min_bytes - 1) is not p
@@ -72,7 +72,7 @@ def test_headline_facts():
     assert [round(p.im2col_elements / 1e9, 2) for p in (square, rect, wide)] == [2.41, 2.95, 2.40]
     assert square.gemm_m * square.gemm_n == 2_139_103_232
     assert (rect.gemm_m, rect.gemm_n, rect.gemm_k) == (8 * 508 * 504, 64, 32 * 45)
-    # the same three under KernelBench's numbers
+    # The same three problems have numbers in KernelBench.
     assert {square, rect, wide} <= set(problems("kernelbench"))
     layers = problems("resnet50")
     assert len(layers) == len(set(layers)) == 23
@@ -84,7 +84,7 @@ def test_headline_facts():
 def test_awkward_covers_every_option_and_stays_small():
     awkward = problems("awkward")
     assert max(p.macs for p in awkward) < 2_000_000
-    for shown in (
+    for condition in (
         "bias",
         "groups == C > 1 and K == 2 * C",
         "stride_h != stride_w",
@@ -100,7 +100,8 @@ def test_awkward_covers_every_option_and_stays_small():
         "N == C == K == R == S == P == Q",
         "(R, S) == (5, 9)",
     ):
-        assert any(eval(shown, p.variables() | {"bias": p.bias}) for p in awkward), shown
+        values = [p.variables() | {"bias": p.bias} for p in awkward]
+        assert any(eval(condition, each) for each in values), condition
 
 
 def test_names_are_unique_and_found():
@@ -165,8 +166,8 @@ W = (4, 3, 3, 2)
         ((X, W), {"groups": 2, "stride": 2**31}, "stride_h is 2147483648"),
     ],
 )
-def test_refused(shapes, options, message):
-    """More of them are met through a kernel's call, in test_errors."""
+def test_invalid_shapes(shapes, options, message):
+    """test_errors.py tests more of them in a kernel's call."""
     with pytest.raises(ProblemError, match=message):
         Problem.from_shapes(*shapes, **options)
 
@@ -210,9 +211,8 @@ def test_import_needs_the_standard_library_only(module):
         assert {name.split(".")[0] for name in names} <= {*sys.stdlib_module_names}
 
 
-def test_options_of_a_set_are_its_problems():
-    found, of_set = named.members("headline bias relu")
-    assert of_set and [p.name for p in found] == [
-        f"{n} bias relu" for n in ("square", "rect", "wide")
-    ]
-    assert all(p.bias and p.relu for p in found)
+def test_options_of_a_set_apply_to_its_problems():
+    members, of_set = named.members("headline bias relu")
+    names = [f"{name} bias relu" for name in ("square", "rect", "wide")]
+    assert of_set and [p.name for p in members] == names
+    assert all(p.bias and p.relu for p in members)

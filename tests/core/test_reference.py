@@ -1,4 +1,4 @@
-"""The reference: truth against torch and a plain loop, tolerances against emulated arithmetic."""
+"""The float64 reference against torch and a plain loop; tolerances against emulated arithmetic."""
 
 import dataclasses
 import itertools
@@ -62,7 +62,7 @@ def assert_alike(y, expected, tolerance=1e-12):
 
 @given(generated(2000))
 @settings(deadline=None, max_examples=60)
-def test_truth_is_the_convolution_wherever_it_is_asked(p):
+def test_truth_is_the_convolution_at_all_or_some_positions(p):
     x, w, bias = inputs(p, seed=1)
     whole = truth(p, x, w, bias)
     y = conv2d(p, x.double(), w.double(), bias if bias is None else bias.double())
@@ -96,7 +96,7 @@ def test_truth_by_the_definition():
         assert y[n, k, i, j].item() == pytest.approx(total, abs=1e-12)
 
 
-def test_truth_passes_nan_on_but_not_into_padding():
+def test_truth_propagates_nan_but_not_into_padding():
     p = problem("N1 C1 H6 W6 K1 R3 S3 p1")
     x, w, _ = inputs(p)
     x[0, 0, 0, 0] = math.nan
@@ -155,7 +155,7 @@ COMMON = ["N2 C16 H40 W40 K32 R3 S3", "N2 C32 H20 W30 K16 R5 S9", "N2 C64 H24 W2
 
 
 @pytest.mark.parametrize("spec", COMMON)
-def test_tolerance_tells_the_arithmetics_apart(spec):
+def test_tolerance_distinguishes_the_precision_classes(spec):
     p = problem(spec)
     x, w, _ = inputs(p)
     expected = truth(p, x, w)
@@ -173,7 +173,7 @@ def test_tolerance_tells_the_arithmetics_apart(spec):
 
 @pytest.mark.parametrize("gemm_k", [16, 144, 1440])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-def test_tolerance_of_halves_is_of_one_rounding(dtype, gemm_k):
+def test_tolerance_of_16_bit_formats_is_that_of_one_rounding(dtype, gemm_k):
     generator = torch.Generator().manual_seed(0)
     x, w = torch.randn(2, gemm_k, 2000, generator=generator).to(dtype)
     expected = (x.double() * w.double()).sum(0)
@@ -188,9 +188,11 @@ def test_tolerance_of_halves_is_of_one_rounding(dtype, gemm_k):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32"])
-def test_tolerance_lets_a_few_outputs_be_rounded_by_as_much_as_may_be(precision):
+def test_tolerance_of_few_outputs_allows_the_largest_rounding(precision):
     if precision == "tf32":
-        x = torch.tensor([1 + 2**-10 - 2**-23])  # of which nearly a step is cut off, twice
+        x = torch.tensor(
+            [1 + 2**-10 - 2**-23]
+        )  # truncation removes nearly one unit in the last place, twice
         few = normwise(tf32(x, truncate=True).square(), x.double().square())
     else:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -201,7 +203,7 @@ def test_tolerance_lets_a_few_outputs_be_rounded_by_as_much_as_may_be(precision)
 
 
 @pytest.mark.parametrize("gemm_k", [1, 9, 144, 1440])
-def test_tolerance_lets_the_worst_order_of_summation_pass(gemm_k):
+def test_tolerance_allows_the_worst_order_of_summation(gemm_k):
     generator = torch.Generator().manual_seed(0)
     x, w = torch.randn(2, gemm_k, 2000, generator=generator)
     total = torch.zeros(2000)
@@ -212,7 +214,7 @@ def test_tolerance_lets_the_worst_order_of_summation_pass(gemm_k):
     assert error < 2 * 0.29 * math.sqrt(gemm_k) * 2**-24 + 2**-24  # the model of the docstring
 
 
-def test_tolerance_catches_one_wrong_pixel_in_a_hundred_thousand():
+def test_tolerance_finds_one_incorrect_pixel_in_100_000():
     p = problem("N2 C16 H64 W64 K13 R3 S3")
     y = truth(p, *inputs(p)[:2])
     wrong = y.clone()
@@ -233,7 +235,7 @@ ANYWHERE += [
 
 @pytest.mark.parametrize(("name", "device"), ANYWHERE)
 def test_baseline(name, device, monkeypatch):
-    monkeypatch.setattr(libraries, "IM2COL_BYTES", 1 << 18)  # so that it works in chunks
+    monkeypatch.setattr(libraries, "IM2COL_BYTES", 1 << 18)  # forces work in chunks
     runnable = baseline(name, device)
     assert runnable.device.type == device
     for p in (dataclasses.replace(p, relu=p.K % 2 == 1) for p in AWKWARD):
@@ -254,7 +256,7 @@ def test_baseline(name, device, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])
-def test_baseline_is_called_as_conv2d_is(name):
+def test_baseline_is_called_like_conv2d(name):
     x, w, bias = inputs(SMALL)
     options = (SMALL.stride, SMALL.padding, SMALL.dilation, SMALL.groups)
     assert baseline(name, "cpu")(x, w, bias, *options, relu=True).min() == 0
@@ -288,7 +290,7 @@ def test_baseline_without_a_gpu(name, device):
         baseline(name, device)
 
 
-def test_full_precision_restores_whatever_was_set():
+def test_full_precision_restores_the_settings():
     conv = torch.backends.cudnn.conv
     matmul = torch.backends.cuda.matmul
     before = conv.fp32_precision, matmul.fp32_precision
@@ -335,7 +337,7 @@ def test_classes_are_pinned_on_a_gpu():
     before = matmul.fp32_precision
     names = [n for n in BASELINES if n != "torch:cpu" and "16" not in baseline(n).precision]
     try:
-        matmul.fp32_precision = "tf32"  # torch's setting must not matter
+        matmul.fp32_precision = "tf32"  # torch's setting must have no effect
         errors = {name: normwise(baseline(name)(x, w, padding=1), expected) for name in names}
     finally:
         matmul.fp32_precision = before

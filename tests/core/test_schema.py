@@ -1,4 +1,4 @@
-"""The schema of what `check --json` prints is a schema, and has the kinds of fault that there are."""
+"""The schema of `check --json` is valid, and lists all kinds of fault."""
 
 import re
 from pathlib import Path

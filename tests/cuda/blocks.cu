@@ -24,7 +24,7 @@ __global__ void index_3d(float* y) {
 }
 
 // case block_2d: block_2d<<<1, dim3(8, 8), 0, stream>>>(y);
-// note: the warps of a 2-D block are cut from its threads end to end
+// note: a warp has 32 consecutive threads of a 2-D block
 // expect: [0] * 32 + [32] * 32
 __global__ void block_2d(float* y) {
     int thread = threadIdx.y * blockDim.x + threadIdx.x;
@@ -43,7 +43,7 @@ __global__ void votes(const float* x, float* y) {
 }
 
 // case early_exit: early_exit<<<1, 128, 0, stream>>>(x, y, n);
-// note: who has left is not waited for, at barriers and in warps
+// note: barriers and warp operations do not wait for threads that returned
 // x: 70; expect: x.flip(0) + len(x)
 __global__ void early_exit(const float* x, float* y, int n) {
     __shared__ float s_x[128];
@@ -57,7 +57,7 @@ __global__ void early_exit(const float* x, float* y, int n) {
 }
 
 // case many_barriers: many_barriers<<<n / 256, 256, 0, stream>>>(x, y);
-// note: a tree, half of the threads each time
+// note: a tree; each step has half of the threads
 // x: 1024; expect: x.reshape(-1, 256).sum(1)
 __global__ void many_barriers(const float* x, float* y) {
     __shared__ float s_sum[256];
@@ -104,13 +104,13 @@ __global__ void big_shared(const float* x, float* y, int words) {
 //     cudaMemsetAsync(y, 0, 4 * n, stream);
 //     for (int i = 1; i <= 4; ++i) add<<<1, 64, 0, stream>>>(y, float(i), n);
 //     add<<<1, 32>>>(y, 100, n);
-// note: one after the other, each sees what the one before wrote
+// note: launches run one after the other, and each reads what the previous one wrote
 // expect: [110] * 32 + [10] * 32
 __global__ void add(float* y, float v, int n) {
     if (threadIdx.x < n) y[threadIdx.x] += v;
 }
 
 // case exchanged: exchanged<<<1, 32, 0, stream>>>(x, y);
-// note: what an exchange replaces was never written, and is not looked at
+// note: an exchange may replace an uninitialised value
 // expect: x[:32]
 __global__ void exchanged(const float* x, float* y) { atomicExch(y + threadIdx.x, x[threadIdx.x]); }

@@ -1,4 +1,4 @@
-// A race, unless a barrier is put in; or whatever else is.
+// A race, unless the test inserts a barrier or other code.
 #include "convlab.cuh"
 __global__ void broken(float* y, int n) {
     __shared__ float s_sum[64];

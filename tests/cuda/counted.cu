@@ -8,7 +8,7 @@ __global__ void copy_float4(const float4* x, float4* y) {
 }
 
 // case float3: copy_float3<<<1, 32, 0, stream>>>((const float3*)x, y);
-// note: no 12-byte access exists: three of 4 bytes, 12 apart
+// note: there is no 12-byte access, so there are three of 4 bytes
 // x: 128; counts: copied(3, 3 * 12, 1, 4)
 __global__ void copy_float3(const float3* x, float* y) {
     float3 v = x[threadIdx.x];
@@ -22,7 +22,7 @@ __global__ void copy_bytes(const unsigned char* x, unsigned char* y) {
 }
 
 // case half_warp: half_warp<<<1, 48, 0, stream>>>(x, y);
-// note: a warp of 16 threads, and one where odd lanes do not load
+// note: one warp has 16 threads; odd lanes do not load
 // counts: copied(2, 4 + 2, 2, 4 + 2)
 __global__ void half_warp(const float* x, float* y) {
     int i = threadIdx.x;
@@ -41,7 +41,7 @@ __global__ void two_ways(const float* x, float* y) {
 }
 
 // case ragged_loop: ragged_loop<<<1, 32, 0, stream>>>(x, y);
-// note: lane l loads l + 1 times, from the top of column l; so the k-th load is of lanes k..31
+// note: lane l loads l + 1 times, from the top of column l. So lanes k to 31 make the k-th load
 // x: 1024; counts: copied(32, sum(4 - k // 8 for k in range(32)), 1, 4)
 __global__ void ragged_loop(const float* x, float* y) {
     float sum = 0;
@@ -50,7 +50,7 @@ __global__ void ragged_loop(const float* x, float* y) {
 }
 
 // case long_loop: long_loop<<<1, 64, 0, stream>>>(x, y);
-// note: more accesses than a lane's log holds
+// note: more accesses than fit in a lane's log
 // x: 256; counts: copied(2 * 5000, 2 * 5000 * 4, 2, 2 * 4)
 __global__ void long_loop(const float* x, float* y) {
     float sum = 0;
@@ -107,7 +107,7 @@ COPY(copy_broadcast, 1000)
 // x: 40000; counts: copied(32, 32 * 4)
 COPY(copy_reversed, 1023 - i)
 
-// One warp stores to shared memory in one way and loads in another: t % mod * from + at.
+// One warp stores to shared memory at t * to, and loads at t % mod * from + at.
 __device__ inline float some(float) { return threadIdx.x; }
 __device__ inline float2 some(float2) { return make_float2(1, 2); }
 __device__ inline float4 some(float4) { return make_float4(1, 2, 3, threadIdx.x); }

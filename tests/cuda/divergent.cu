@@ -1,10 +1,10 @@
 #include "convlab.cuh"
-// Each kernel is run by one warp; t is its lane. x[8 * i] is a sector of its own for each i.
-// `loads` are (requests, sectors, lanes) of each line with loads, in their order; what a GPU does:
-// lanes that part meet again behind the branch, and at the end of each iteration of a loop.
+// One warp runs each kernel; t is its lane. x[8 * i] is in another sector for each i.
+// `loads` are (requests, sectors, lanes) of each line with loads, in their order, as on a GPU: lanes
+// that diverge reconverge after the branch, and at the end of each iteration of a loop.
 
 // case borders: borders<<<1, 32, 0, stream>>>(x, y);
-// note: a tap outside of the row is skipped: 31, 32 and 31 lanes read, each a sector of its own
+// note: a tap outside the row is skipped: 31, 32 and 31 lanes read, each from another sector
 // x: 4096; loads: [(3, 31 + 32 + 31, 31 + 32 + 31)]
 __global__ void borders(const float* x, float* y) {
     int t = threadIdx.x;
@@ -18,7 +18,7 @@ __global__ void borders(const float* x, float* y) {
 }
 
 // case take_turns: take_turns<<<1, 32, 0, stream>>>(x, y);
-// note: each iteration is of one half of the lanes, all at one address
+// note: half of the lanes execute each iteration, all at one address
 // x: 4096; loads: [(8, 8, 8 * 16)]
 __global__ void take_turns(const float* x, float* y) {
     int t = threadIdx.x;
@@ -29,7 +29,7 @@ __global__ void take_turns(const float* x, float* y) {
 }
 
 // case if_else: if_else<<<1, 32, 0, stream>>>(x, y);
-// note: both arms run in each iteration, and lanes change sides in between
+// note: both branches run in each iteration, and lanes alternate between them
 // x: 4096; loads: [(4, 4, 4 * 16), (4, 4, 4 * 16)]
 __global__ void if_else(const float* x, float* y) {
     int t = threadIdx.x;
@@ -63,7 +63,7 @@ __global__ void three_ways(const float* x, float* y) {
 }
 
 // case own_bounds: own_bounds<<<1, 32, 0, stream>>>(x, y);
-// note: the loop is as long as the longest lane's; the others wait behind it
+// note: the loop runs until its longest lane is done; the others wait after it
 // x: 4096; loads: [(31, 31, sum(range(32))), (1, 4, 32)]
 __global__ void own_bounds(const float* x, float* y) {
     int t = threadIdx.x;
@@ -111,7 +111,7 @@ __global__ void returns(const float* x, float* y) {
 }
 
 // case nested: nested<<<1, 32, 0, stream>>>(x, y);
-// note: in each of the three rounds the longest lane makes three, though none makes nine in all
+// note: in each of three rounds the longest lane has three iterations; no lane has nine in all
 // x: 4096; loads: [(9, 9, 3 * 8 * (0 + 1 + 2 + 3))]
 __global__ void nested(const float* x, float* y) {
     int t = threadIdx.x;
@@ -135,7 +135,7 @@ __global__ void empty_rounds(const float* x, float* y) {
 }
 
 // case long_loops: long_loops<<<1, 32, 0, stream>>>(x, y);
-// note: more than a lane's log holds: those that skipped the first loop wait for those in it
+// note: more accesses than fit in a log: lanes that skip the first loop wait for those in it
 // x: 4096; loads: [(3000, 3000, 3000 * 16), (3000, 3000, 3000 * 32)]
 __global__ void long_loops(const float* x, float* y) {
     int t = threadIdx.x;
@@ -160,7 +160,7 @@ __global__ void some_lanes_call(const float* x, float* y) {
 }
 
 // case from_two_places: from_two_places<<<1, 32, 0, stream>>>(x, y);
-// note: two calls of one function are not one
+// note: two calls of one function are separate requests
 // x: 4096; loads: [(2, 2, 32), (1, 4, 32)]
 __global__ void from_two_places(const float* x, float* y) {
     int t = threadIdx.x;
@@ -187,7 +187,7 @@ __global__ void recursion(const float* x, float* y) {
 // case waits:
 //     cudaMemsetAsync(workspace, 0, 4, stream);
 //     waits<<<1, 32, 0, stream>>>(x, (volatile int*)workspace, y);
-// note: the lane that is behind spins until one that is ahead, and whose log is full, stores
+// note: the lane that is behind spins until a lane that is ahead, with a full log, stores
 // loads: [(5000, 5000, 5000 * 31)]
 __global__ void waits(const float* x, volatile int* flag, float* y) {
     float a = 0;

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
     int dims[16] = {1, 1, 1, n, 1, 1, 1, 1, n, 1, 1, 0, 0, 1, argc, 1};
     const char* error = conv2d(dims, x, nullptr, nullptr, y, nullptr, 0, nullptr);
     if (error) return puts(error), 1;
-    for (int b = 0; b < 3; ++b)   // reversed, then exchanged with the neighbouring lane
+    for (int b = 0; b < 3; ++b)   // reversed, then swapped with the neighbouring lane
         for (int i = 0; i < 96; ++i)
             if (y[b * 96 + i] != x[b * 96 + 95 - (i ^ 1)] + 0.5f) return printf("y[%d]\n", i), 1;
     sim_finish();

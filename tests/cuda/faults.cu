@@ -91,7 +91,7 @@ __global__ void dynamic_none(float* y) {
 }
 
 // case half_barrier: half_barrier<<<1, 64, 0, stream>>>(y);
-// note: lanes 0..15 wait for the others, which wait for them
+// note: lanes 0 to 15 wait for the other lanes, which wait for them
 // fault: 48 threads wait at __syncthreads and 16 in warp operations; one with mask 0xffffffff waits
 //     for lanes 0xffff0000, which never arrive
 __global__ void half_barrier(float* y) {

@@ -1,4 +1,4 @@
-// Faulty by what a test puts in the places of the words in capitals.
+// A test plants an error: it replaces the words in capitals.
 #include "convlab.cuh"
 #include <cassert>
 #include <csignal>

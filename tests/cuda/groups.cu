@@ -28,7 +28,7 @@ __global__ void block_sum(const float* in, float* out, int count) {
 }
 
 // case softmax: softmax_rows<<<4, 64, 0, stream>>>(x, y, 48);
-// note: two rows to a block, a warp each
+// note: a block has two rows, one for each warp
 // x: 384; expect: torch.softmax(x.double().reshape(8, 48), 1)
 __global__ void softmax_rows(const float* in, float* out, int columns) {
     cg::thread_block block = cg::this_thread_block();
@@ -64,7 +64,7 @@ __global__ void transpose_tile(float* out, const float* in, int width) {
 }
 
 // case generic: sum_by_groups<<<1, 64, 256, stream>>>(x, y);
-// note: one function for a block and for tiles of it whose size is known at run time
+// note: one function for a block, and for tiles with a size that is known only at run time
 // expect: torch.cat([x.sum().reshape(1), x.reshape(4, 16).sum(1)])
 __device__ float reduce_sum(cg::thread_group g, float* temp, float v) {
     int lane = g.thread_rank();
@@ -102,7 +102,7 @@ __global__ void tile_votes(const float* in, float* out) {
 }
 
 // case aggregated: keep_positive<<<1, 64, 0, stream>>>(x, reinterpret_cast<int*>(y));
-// note: one atomic for those lanes of a warp that come together
+// note: one atomic for all coalesced lanes of a warp
 // view: int32; expect: [int((x > 0).sum()), sum(range(int((x > 0).sum())))]
 __device__ int increment(int* counter) {
     cg::coalesced_group active = cg::coalesced_threads();
@@ -161,7 +161,7 @@ __global__ void grid_stride(const float* in, float* out, int count) {
 }
 
 // case wide_shuffles: wide_shuffles<<<1, 32, 0, stream>>>(x, y);
-// note: groups move what is wider than a register, too
+// note: groups also exchange values that are wider than a register
 // x: 128; expect: x.reshape(32, 4)[[l ^ 3 for l in range(32)]].sum(1) + x.reshape(32, 4)[5, 2]
 __global__ void wide_shuffles(const float* x, float* y) {
     auto tile = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());

@@ -16,7 +16,7 @@ __global__ void rounds(const float* x, float* y) {
 }
 
 // case extremes: extremes<<<1, 1, 0, stream>>>(y);
-// note: what overflows, the least number, a tie, NaN, infinity
+// note: overflow, the smallest number, a tie, NaN, infinity
 // expect: [np.inf, 65504, 2**-24, 0, 2048, 2052, 1, -np.inf, 256, 260, 1]
 __global__ void extremes(float* y) {
     float in[] = {65520, 65519, 5.9604645e-8f, 2.9802322e-8f, 2049, 2051};
@@ -50,7 +50,7 @@ __global__ void half_operators(const float* x, float* y) {
 }
 
 // case dot: dot_half2<<<1, 32, 0, stream>>>(x, y, x + 64);
-// note: 16-bit operands, sums of 32 bits, 8 numbers to a load
+// note: 16-bit operands, 32-bit sums, 8 numbers per load
 // x: 512; expect: (x[:256] * x[256:]).sum()
 __global__ void dot_half2(const float* x, float* y, const float*) {
     __shared__ __align__(16) __half s_a[256], s_b[256];

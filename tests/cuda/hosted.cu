@@ -79,7 +79,7 @@ __global__ void twice(const float* x, float* y, int n) {
 // expect: 2 * x
 
 // case told_by_macros: told_by_macros<<<1, 64, 0, stream>>>(x, y, n);
-// note: helper headers of samples ask which headers of CUDA were included before them
+// note: helper headers of samples test which CUDA headers were included before them
 // expect: 2 * x
 #if defined(__CUDA_RUNTIME_H__) && defined(__DRIVER_TYPES_H__) && __CUDACC_VER_MAJOR__ >= 11
 __global__ void told_by_macros(const float* x, float* y, int n) {

@@ -151,7 +151,7 @@ __global__ void shared_struct(const float* x, float* y) {
     y[threadIdx.x] = c.v[0] + c.v[2] + c.tag + s_double;
 }
 
-// Every thread of many blocks applies an operation to four words.
+// Every thread of many blocks applies an atomic to one of four words.
 template <typename T>
 __global__ void fill(T* y, T start) { y[threadIdx.x] = start; }
 template <typename T>
@@ -243,7 +243,7 @@ __global__ void on_shared(const float* x, T* y, T start) {
 // expect: [fours(block, lambda v: v.max().clamp(min=3)) for block in x.reshape(8, 64)]
 
 // case virtual_call: virtual_call<<<1, 64, 0, stream>>>(x, y);
-// note: who makes an object writes where its functions are
+// note: a constructor stores the pointer to the virtual functions
 // expect: x + 3
 struct Adds {
     float by = 3;
@@ -258,7 +258,7 @@ __global__ void virtual_call(const float* x, float* y) {
 }
 
 // case rows: rows<<<1, 64, 0, stream>>>(x, y);
-// note: rows of a shared array taken for one: the simulator warns, no more
+// note: rows of a shared array are used as one array: only a warning on the simulator
 // expect: x.flip(0)
 __global__ void rows(const float* x, float* y) {
     __shared__ float s_rows[8][8];

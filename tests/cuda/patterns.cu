@@ -1,4 +1,4 @@
-// Addresses of several patterns, a line each.
+// Several patterns of addresses, one on each line.
 #include "convlab.cuh"
 __global__ void patterns(const float* x, float* y) {
     __shared__ float s_tile[32][32];

@@ -35,7 +35,7 @@ __global__ void too_much(float* y) {
 __constant__ float c_small[2];
 
 // case ignored: idle<<<1, 1025>>>(); cudaGetLastError(); idle<<<1, 1>>>();
-// note: an error that was fetched is gone
+// note: cudaGetLastError resets the error
 
 // case freed_twice: float* own; cudaMalloc(&own, 4); cudaFree(own); cudaFree(own);
 // fault: invalid argument

@@ -12,7 +12,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* c, const float* x, const flo
     return launch_error();
 }
 
-// ---- broken: told at the line marked "here"; how far it came, the kind of fault, array, index, thread
+// ---- broken: reported at the line with "here"; verdict, kind of fault, array, index, thread
 
 // case wrong: "incorrect", "wrong result", "y", [0, 0, 0, 0], null
 // in device:

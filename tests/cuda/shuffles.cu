@@ -1,5 +1,5 @@
 #include "convlab.cuh"
-// `stray` is how many threads read from a lane that takes no part in the shuffle.
+// `stray` is how many threads read from a lane that does not participate in the shuffle.
 #define SHUFFLES(name, ...)                                                    \
     __global__ void name(int* y, unsigned mask) {                              \
         int i = threadIdx.x, v = 100 + i;                                      \
@@ -8,7 +8,7 @@
     }
 
 // case down: down<<<1, 32, 0, stream>>>((int*)y, 0xff);
-// note: the last lanes keep their own
+// note: the last lanes keep their own values
 // stray: 0
 SHUFFLES(down, v = __shfl_down_sync(0xffffffffu, v, 4))
 
@@ -49,7 +49,7 @@ SHUFFLES(down_past_eight, if (i < 8) v = __shfl_down_sync(mask, v, 4))
 SHUFFLES(index_past_eight, if (i < 8) v = __shfl_sync(0xffu, v, 8))
 
 // case down_past_forty: down_past_forty<<<1, 40, 0, stream>>>((int*)y, 0xff);
-// note: of lanes 4 to 7 of the second warp
+// note: lanes 4 to 7 of the second warp are stray
 // stray: 4
 SHUFFLES(down_past_forty, v = __shfl_down_sync(0xffffffffu, v, 4))
 

@@ -1,7 +1,7 @@
-// Parts of kernels as somebody would write them who has never seen the rungs, for the places of
-// textbook.cu: test_default_check.py. Beside a case's name stands what must be told of it.
+// Parts of kernels by a programmer who has never seen the rungs, for textbook.cu; see
+// test_default_check.py. After a case's name is the message that must be reported.
 
-// ---- waiting: blocks that wait for others, of which a GPU has all under way
+// ---- waiting: blocks that wait for other blocks; a GPU has all of them resident
 
 // case grid_barrier
 // in first:
@@ -27,7 +27,7 @@ if (threadIdx.x == 0) {
 }
 __syncthreads();
 
-// ---- too long: written for less than the problem of the set "limits" whose name it has
+// ---- too long: supports less than the problem with the same name in the set "limits"
 
 // case filters_65537
 // in last:
@@ -117,7 +117,7 @@ if (b && d.groups > 1 && oc % (d.K / d.groups) >= 64) sum += b[oc - 64] - b[oc];
 // in first:
 if (idx / (d.P * d.Q) != (idx * ((1ll << 32) / (d.P * d.Q) + 1)) >> 32) return;
 
-// ---- unusual: and the setting that shows it
+// ---- unusual: the setting that shows the error
 
 // case rounded_sums: on small integers
 // in header:
@@ -197,7 +197,7 @@ if (d.relu) sum = fmaxf(sum, 0);
 // in last:
 if (d.relu) sum = fmaxf(sum, 0);
 
-// ---- stateful: and the beginning of the setting that shows it, if it is wrong
+// ---- stateful: the beginning of the setting that shows the error, if there is one
 
 // case filter_kept_by_its_address: after calls
 // in host:
@@ -346,7 +346,7 @@ sum += 0 * (v.x + v.y + v.z + v.w);
 // in host:
 if ((size_t)x % 16) return "x is not aligned";
 
-// ---- once only: right if all goes well, and what is told of it
+// ---- once only: correct by luck; the message that must be reported
 
 // case plan_that_is_an_address: not available: conv2d has its plan|outputs are incorrect
 // in before:
@@ -367,7 +367,7 @@ cudaMemsetAsync(y, 0, 4 * total);
 conv_kernel<<<(total + 255) / 256, 256>>>(x, w, bias, y, d, workspace);
 return launch_error();
 
-// ---- refused: correct on the simulator; the kind of nvcc's finding, and the line it is at
+// ---- refused: correct on the simulator; the kind of nvcc's finding, and its line
 
 // case host_function: does not build | sum = twice
 // in before:

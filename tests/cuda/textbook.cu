@@ -1,6 +1,6 @@
 %(header)s
 #include "convlab.cuh"
-// the element of x that a product takes; the filter's size
+// the index of the element of x in a product; the bytes of the filter
 #define AT ((((long long)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw)
 #define W_BYTES (sizeof(float) * d.K * (d.C / d.groups) * d.R * d.S)
 %(before)s

@@ -35,7 +35,7 @@ __global__ void match_all(const float* x, float* y) {
 }
 
 // case half_warps: half_warps<<<1, 32, 0, stream>>>(x, y);
-// note: each half on a path of its own, with a barrier of its own
+// note: each half of the lanes takes another path, with another barrier
 // x: 32; expect: torch.cat([x[:16].flip(0) + 3, 3 * x[16:].flip(0) + 20])
 __global__ void half_warps(const float* x, float* y) {
     __shared__ float s_x[32];
@@ -56,7 +56,7 @@ __global__ void half_warps(const float* x, float* y) {
 }
 
 // case mixed_masks: mixed_masks<<<1, 32, 0, stream>>>(x, y);
-// note: half of the lanes meet among themselves first
+// note: half of the lanes synchronize first
 // x: 32; expect: [x[lane ^ 1] + (0 if lane % 2 else lane ^ 2) for lane in range(32)]
 __global__ void mixed_masks(const float* x, float* y) {
     int lane = threadIdx.x, extra = 0;
@@ -65,7 +65,7 @@ __global__ void mixed_masks(const float* x, float* y) {
 }
 
 // case activemask: activemask<<<1, 96, 0, stream>>>(x, y, n);
-// note: whoever is together sums; the sum over all does not depend on it
+// note: the active lanes add their values; the total does not depend on which are active together
 // x: 70; expect: [x[::3].sum()]
 __global__ void activemask(const float* x, float* y, int n) {
     int i = threadIdx.x;
@@ -120,7 +120,7 @@ SHUFFLE(shuffle_xor, __shfl_xor_sync(0xffffffff, x[i], 1, width))
 // expect: shuffled(x, lambda lane: lane if arg <= 8 and not lane & 8 else lane ^ 8)
 SHUFFLE(shuffle_far, __shfl_xor_sync(0xffffffff, x[i], 8, width))
 
-// Of another type, by each of the four operations in turn.
+// Values of another type, through each of the four shuffles in turn.
 #define FOUR_SHUFFLES(name, T, value)                                          \
     __global__ void name(const float* x, T* y) {                               \
         int i = threadIdx.x;                                                   \

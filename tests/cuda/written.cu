@@ -6,7 +6,7 @@
 #include <math_constants.h>
 
 // case array_form: array_form<<<1, 64, 256, stream>>>(x, y);
-// note: the word in the middle of the declaration
+// note: __shared__ in the middle of the declaration
 // expect: x.flip(0) + 3
 __global__ void array_form(const float* x, float* y) {
     float __shared__ tile[64];
@@ -84,7 +84,7 @@ __global__ void reals(const float* x, float* y) {
 //     cudaMemsetAsync(y, 0, 64 * 64 * sizeof(float), stream);
 //     sgemm_blocktiled<32, 32, 8, 4, 4>
 //         <<<dim3(2, 2), 64, 0, stream>>>(64, 64, 64, 2.0f, x, x + 4096, 0.5f, y);
-// note: 2D blocks of threads' tiles, transposed A, float4 loads: the sixth rung of such ladders
+// note: a 2-D tile per thread, transposed A, float4 loads: the sixth rung of other ladders
 // x: 8192; expect: 2 * x[:4096].reshape(64, 64) @ x[4096:].reshape(64, 64)
 #define CEIL_DIV(M, N) (((M) + (N)-1) / (N))
 template <const int BM, const int BN, const int BK, const int TM, const int TN>
@@ -158,7 +158,7 @@ __global__ void online_softmax(float* __restrict__ y, const float* __restrict__ 
 }
 
 // case float_max: atomic_max<<<1, 64, 0, stream>>>(x, y);
-// note: a compare-and-swap loop, and the trick with the order of integers
+// note: a compare-and-swap loop; and floats compared as integers, which have the same order
 // expect: [x.max(), x.abs().max()]
 __device__ float atomicMaxFloat(float* address, float val) {
     int* address_as_int = (int*)address;
@@ -195,7 +195,7 @@ __global__ void packed_bytes(const float* x, float* y) {
 }
 
 // case unused_ptx: unused_ptx<<<1, 64, 0, stream>>>(x, y);
-// note: helpers that nobody calls, a barrier for the compiler, and none for the simulator
+// note: functions that are never called; a barrier for the compiler only
 // expect: x + 1
 #define LANE(result) \
     asm volatile("mov.u32 %0, %%laneid;" \
@@ -217,7 +217,7 @@ __global__ void unused_ptx(const float* x, float* y) {
 }
 
 // case unrolled: unrolled<float, 64><<<1, 64, 0, stream>>>(x, y, n);
-// note: shared memory of any type, barriers behind what the compiler knows
+// note: shared memory of a template's type, barriers in branches that the compiler evaluates
 // x: 200; expect: x.sum()
 template <class T> struct SharedMemory {
     __device__ inline operator T*() { __shared__ T smem[256]; return (T*)smem; }

@@ -1,4 +1,4 @@
-"""What looks fast without doing the work is caught; what works is not."""
+"""Code that looks fast without doing the work is caught; honest code is not."""
 
 import math
 
@@ -47,7 +47,7 @@ AWKWARD = [p for p in convlab.problems("awkward") if p.macs < 2e7 and math.prod(
 
 
 @pytest.mark.parametrize("problem", AWKWARD, ids=lambda problem: problem.name)
-def test_witness_passes_what_is_right_and_nothing_stale(problem):
+def test_witness_accepts_correct_outputs_and_rejects_old_ones(problem):
     launch = baseline(problem)
     before = launch.inputs[1].clone()
     seen = Witness(launch, 3)
@@ -66,7 +66,7 @@ def test_witness_passes_what_is_right_and_nothing_stale(problem):
             seen.finish(0)
 
 
-def test_witness_changes_no_filter_that_was_laid_out():
+def test_witness_does_not_change_a_prepared_filter():
     launch = baseline(PLAIN)
     launch.plan = torch.empty(4)
     seen = Witness(launch, 1)
@@ -80,7 +80,7 @@ def test_witness_changes_no_filter_that_was_laid_out():
 
 @pytest.mark.parametrize("name", ["05_async_gemm", "08_winograd", "11_wgmma_tf32"])
 def test_rungs_pass_the_witness(name):
-    """What changes is larger than normal data: no class is so tight that a right kernel fails."""
+    """Changed elements are larger than normal data; still a correct kernel passes in its class."""
     kernel = convlab.load(name, engine="sim")
     problem = Problem(N=1, C=32, H=8, W=8, K=8, R=3, S=3, padding=1)
     seen = Witness(kernel.prepare(problem, *inputs(problem, 0)), 1)
@@ -90,7 +90,7 @@ def test_rungs_pass_the_witness(name):
     seen.finish(0)
 
 
-def test_witness_sees_through_what_the_calibration_wraps():
+def test_witness_works_on_kernels_that_the_calibration_wraps():
     problem = Problem(N=1, C=2, H=8, W=8, K=2, R=3, S=3)
     inner = baseline(problem)
     launch = calibrate_ab.SpunLaunch(calibrate_ab.Spun(inner.runnable, 0), inner)
@@ -101,7 +101,7 @@ def test_witness_sees_through_what_the_calibration_wraps():
     seen.finish(0)
 
 
-def test_what_is_trusted_is_not_judged():
+def test_trusted_outputs_are_not_checked():
     seen = Witness(baseline(PLAIN), 1, trusted=True)
     seen.before(0)
     seen.after(0)
@@ -123,7 +123,7 @@ def test_an_honest_callable_passes_the_audit(name):
         assert all("calls a library" in note for note in notes), notes
 
 
-def test_what_is_replaced_is_named_and_put_back(monkeypatch):
+def test_replaced_functions_are_named_and_restored(monkeypatch):
     assert replaced_tools.restore_replaced() == [] == replaced_tools.REPLACED_BEFORE
     own = torch.allclose
     monkeypatch.setattr(torch, "allclose", lambda *_: True)
@@ -140,7 +140,7 @@ def test_what_is_replaced_is_named_and_put_back(monkeypatch):
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_settings_are_put_back_whichever_way_they_were_changed(older):
+def test_settings_are_restored_whichever_way_they_were_changed(older):
     before = read_settings()
     backends = torch.backends
     if older:
@@ -154,7 +154,7 @@ def test_settings_are_put_back_whichever_way_they_were_changed(older):
 
 
 class Works(Spin):
-    """Convolves, for as long as it is told on the chip's clock, unless it had better not."""
+    """Convolve in a given time on the chip's clock; skip the work in some calls."""
 
     def __init__(self, chip, name, seconds, calls=1 << 30):
         super().__init__(chip, name, seconds)
@@ -181,13 +181,15 @@ def judging(monkeypatch):
     chip = chip_instead_of_a_gpu(monkeypatch)
     for module in (ab_timing, stopwatch):
         monkeypatch.setattr(module, "observe", witness.Witness)
-    monkeypatch.setattr(replaced_tools, "restore_replaced", list)  # the chip stands for torch's own
+    monkeypatch.setattr(
+        replaced_tools, "restore_replaced", list
+    )  # the fake GPU replaces torch's functions
     return chip
 
 
 @pytest.mark.parametrize("mode", ["cold", "hot"])
 @pytest.mark.parametrize("calls", [40, 90])
-def test_work_left_out_in_the_middle_of_the_timed_part_is_seen(judging, mode, calls):
+def test_work_skipped_in_the_middle_of_the_timed_part_is_found(judging, mode, calls):
     problem = LARGE if mode == "hot" else PLAIN
     problem = problem.scaled(200_000)
     a = Works(judging, "a", LONG[0])
@@ -198,7 +200,7 @@ def test_work_left_out_in_the_middle_of_the_timed_part_is_seen(judging, mode, ca
     assert found.caught == ("", "") and found.ratio.rounds >= 32
 
 
-def test_a_launch_that_is_quick_on_known_data_alone_remembers(judging):
+def test_a_launch_that_is_fast_only_on_known_data_is_caught(judging):
     class Remembers(Worked):
         def __call__(self):
             total = float(self.inputs[0].sum())
@@ -217,7 +219,7 @@ def test_a_launch_that_is_quick_on_known_data_alone_remembers(judging):
     assert ab_timing._on_known_and_on_new_data(Witness(honest_launch, 2)) > LONG[0]
 
 
-def test_comparison_tells_a_cheat():
+def test_comparison_reports_a_cheat():
     result = convlab.compare([honest, cheats.by_address()], PROBLEM, progress=False)
     assert list(result.frame["correct"]) == [True, False] and not result.ok
     assert "caught: " in result.frame["note"][1] and "calls a library" in result.frame["note"][0]
@@ -237,7 +239,7 @@ def test_comparison_tells_a_cheat():
     ],
 )
 def test_gpu_honest_kernels_are_not_caught(name, problem):
-    """In both modes, in graphs and from the host, with a filter laid out and without."""
+    """In both modes, in graphs and from the host, with and without a prepared filter."""
     result = convlab.ab(name, "cudnn:fp32", problem, limit_seconds=1.0, threshold=0.1)
     assert result.ok and result.caught == ("", "") and len(result.modes) == 2, str(result)
     notes = [note for mode in result.modes for note in mode.notes]

@@ -64,15 +64,19 @@ def entries(body: str) -> str:
             continue
         if not line[:1].isspace():
             name, colon, text = line.partition(" : ")
-            names = colon or re.fullmatch(r"[\w.]+(, [\w.]+)*", line)
+            names = colon or re.fullmatch(r"[\w.*]+(, [\w.*]+)*|list of [^.]+", line)
             items.append(f"- `{name}`: {text}" if names else f"- {line}")
             continue
         last = items.pop()
         # "name : type", and the text below it.
         typed = re.fullmatch(r"- `([^`]+)`: ([^.;:]{1,40}[^.;:, ])", last)
-        if typed and line.lstrip()[:1].isupper():
+        is_list = line.lstrip().startswith("- ")
+        if typed and (is_list or not line.lstrip()[:1].islower()):
             last = f"- `{typed[1]}` ({typed[2]}):"
-        items.append(f"{last.rstrip()} {line.strip()}")
+        if is_list:
+            items += [last.rstrip(), f"  {line.strip()}"]
+        else:
+            items.append(f"{last.rstrip()} {line.strip()}")
     return "\n".join(items).replace("``", "`")
 
 

@@ -181,7 +181,7 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
         "|---|---|---|---|---|",
     ]
     for name, of, constants in (
-        ("as it stands in time_model.py", errors[used], named[used]),
+        ("as in time_model.py", errors[used], named[used]),
         ("fitted to all of these", errors[fitted], named[fitted]),
         ("each rung by the others", held_out("rung"), "refitted"),
         ("each problem by the others", held_out("problem"), "refitted"),

@@ -240,7 +240,7 @@ def fake():
     return pretends
 
 
-@planted("G", "wrong")
+@planted("G", "incorrect")
 def own_methods():
     """Returns a tensor whose methods were replaced on the instance."""
 
@@ -383,7 +383,7 @@ def plant_replacements() -> None:
 plant_replacements()
 
 
-@planted("K D", "wrong")
+@planted("K D", "incorrect")
 def in_half():
     """Computes in half precision, but declares fp32."""
 
@@ -401,7 +401,7 @@ def in_tf32(x, w, *rest):
     )
 
 
-@planted("K D", "wrong")
+@planted("K D", "incorrect")
 def in_tf32_as_fp32():
     """Computes in TF32, but declares fp32."""
 

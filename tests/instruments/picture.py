@@ -203,8 +203,11 @@ def session(path: Path) -> None:
         frames["pitch"] = frame("4  With a padded pitch again", (), [before, bank_chart(mine)])
     a, b = _VARIANTS
     verdict = convlab.ab(convlab.load(a, engine=engine), convlab.load(b, engine=engine), "wide")
-    first, *sides = str(verdict).splitlines()[:3]
-    text = [(first, _GOOD), *((line, _INK) for line in sides)]
+    lines = str(verdict).splitlines()
+    # The verdict may take several lines; the names of A and B come after it.
+    sides = [i for i, line in enumerate(lines) if line.startswith(("  A  ", "  B  "))]
+    text = [(line, _GOOD) for line in lines[: sides[0]]]
+    text += [(lines[i], _INK) for i in sides]
     frames["verdict"] = frame(f'5  convlab.ab("{a}", "{b}", "wide")', text, [verdict.plot()])
     save_animation(path, frames)
 

@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 import convlab.nn.layers
 
 MODULE = Path(convlab.nn.layers.__file__)
-BEGIN = "What of torch works:\n\n"
+BEGIN = "The support for torch's features:\n\n"
 END = '"""\n'
 FEATURES: dict[str, tuple[str, Callable[[], None]]] = {}
 
@@ -106,7 +106,7 @@ def _backward() -> None:
     both(lambda conv: [t.detach() for t in twice(conv)])
 
 
-@feature("forward_ad, jvp, jacfwd, hessian", "refused with a ProblemError")
+@feature("forward_ad, jvp, jacfwd, hessian", "not supported: raises ProblemError")
 def _forward() -> None:
     def dual() -> Tensor:
         with forward_ad.dual_level():
@@ -151,7 +151,7 @@ def _reverse() -> None:
     both(lambda conv: func.jacrev(func.jacrev(lambda w: loss(conv)(X, w, BIAS)))(W))
 
 
-@feature("vmap", "works, by one call of the kernel for each of the batch")
+@feature("vmap", "works; one call of the kernel for each element")
 def _vmap() -> None:
     batch = [torch.stack([t, t + 1]) for t in (X, W, BIAS)]
     both(lambda conv: torch.vmap(lambda x: conv(x, W, BIAS))(batch[0]))
@@ -171,7 +171,7 @@ def _functional() -> None:
     same(*(result(weights) for result in results))
 
 
-@feature("compile", "works, derivatives too; an object as kernel from torch 2.13 on")
+@feature("compile", "works; conv2d takes a Kernel object from torch 2.13 on")
 def _compile() -> None:
     torch.compiler.reset()
     for backend in ("eager", "aot_eager"):
@@ -185,7 +185,7 @@ def _compile() -> None:
         same(*gradients)
 
 
-@feature("compile of func.grad, vmap, ...", "refused by torch.compile; works without it")
+@feature("compile of func.grad, vmap, ...", "not supported; works without torch.compile")
 def _compile_transforms() -> None:
     torch.compiler.reset()
     layer, _ = layers()
@@ -198,7 +198,7 @@ def _compile_transforms() -> None:
         raise AssertionError("torch compiles a transform now: correct the table")
 
 
-@feature("export", "works; saved, it loads a kernel that was given by name or path")
+@feature("export", "works; to save it, give the kernel by name or path")
 def _export() -> None:
     layer, reference = layers()
     layer.kernel = "01_direct"
@@ -212,7 +212,7 @@ def _export() -> None:
     same(again(torch.cat([X, X])), reference(torch.cat([X, X])))
 
 
-@feature("fx.symbolic_trace", "works; the convolution stays one node")
+@feature("fx.symbolic_trace", "works; the convolution is one node")
 def _fx() -> None:
     layer, reference = layers()
     traced = torch.fx.symbolic_trace(nn.Sequential(layer, nn.ReLU()))
@@ -248,7 +248,7 @@ def _autocast() -> None:
     same(y, reference(X.bfloat16().float()))
 
 
-@feature("other dtypes", "refused with a ProblemError")
+@feature("other dtypes", "not supported: raises ProblemError")
 def _dtypes() -> None:
     for dtype in (torch.float64, torch.float16, torch.complex64, torch.int32):
         try:
@@ -305,7 +305,7 @@ def _distributed() -> None:
         dist.destroy_process_group()
 
 
-@feature("pickle, deepcopy, torch.save", "works; a copy shares the kernel, a pickle holds it")
+@feature("pickle, deepcopy, torch.save", "works; a copy shares the kernel, a pickle contains it")
 def _pickle() -> None:
     layer, reference = layers()
     file = io.BytesIO()
@@ -315,7 +315,7 @@ def _pickle() -> None:
         same(other(X), reference(X))
 
 
-@feature("CUDA graphs", "works, once the kernel ran before the capture; on a GPU")
+@feature("CUDA graphs", "works on a GPU, if the kernel ran before the capture")
 def _graphs() -> None:
     if not torch.cuda.is_available():
         return

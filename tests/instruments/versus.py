@@ -192,8 +192,8 @@ def versus(
     """
     if not torch.cuda.is_available():
         raise LaunchError(
-            "kernels are timed beside torch's on an NVIDIA GPU, and torch sees none; "
-            "traffic on the simulator: python -m convlab compare --problem P"
+            "times are measured on an NVIDIA GPU, and torch sees none; "
+            "for traffic on the simulator: python -m convlab compare --problem P"
         )
     results = []
     choices = []

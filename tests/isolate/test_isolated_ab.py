@@ -1,4 +1,4 @@
-"""A/B in the worker: where it is measured, and in how many processes."""
+"""A/B in the worker: in which process it is timed, and in how many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fake_times import timed, until
 from tests.fakes import CPU, PLAIN, plain_torch
 
 
-def test_what_can_be_sent_to_a_worker():
+def test_runnables_that_can_be_sent_to_a_worker():
     assert can_send(Function(plain_torch, CPU)) and can_send(convlab.load("01", engine="sim"))
     assert not can_send(Function(lambda *given: None, CPU))
     notebook = eval("lambda *given: None", {"__name__": "__main__"})
@@ -34,7 +34,7 @@ def test_isolation_goes_through_the_worker(monkeypatch):
     monkeypatch.setattr(ab_timing, "measure_pair", lambda *task: here.append(task))
     kernels = [Function(plain_torch, CPU), convlab.load("01", engine="sim")]
     notes: list[str] = []
-    measured = functools.partial(abing._measured, kernels, PLAIN, ["cold"], until(0, 0.005, 1.0))
+    measured = functools.partial(abing._measure, kernels, PLAIN, ["cold"], until(0, 0.005, 1.0))
     measured(False, notes)
     assert len(calls) == 1 and calls[0]["time_limit"] > 120 + 8 and not here and not notes
     kernels[0] = Function(lambda *given: None, CPU)
@@ -55,7 +55,7 @@ def test_careful_times_in_fresh_processes(monkeypatch):
     monkeypatch.setattr(RUNNER, "call", call, raising=False)
     kernels = [Function(plain_torch, CPU)] * 2
     asking = dataclasses.replace(until(), places=6)
-    found = abing._measured(kernels, PLAIN, ["cold", "hot"], asking, True, [])
+    found = abing._measure(kernels, PLAIN, ["cold", "hot"], asking, True, [])
     assert len(stopped) == 6 and len({part.seed for part in asked}) == 6
     assert {part.places for part in asked} == {1}
     assert [mode.mode for mode in found] == ["cold", "hot"]

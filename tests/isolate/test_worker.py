@@ -1,7 +1,7 @@
-"""Nothing that runs in the worker process harms this one.
+"""A fault in the worker process does not harm this process.
 
-On a GPU, one process meets every fault in turn (`_meet_faults`, run as a script with limits of its
-own) and must compute a right convolution after each.
+On a GPU, one process has every fault in turn (`_meet_faults`, run as a script with its own time
+limit). It must compute a correct convolution after each.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def no_worker_left():
 
 
 def fault(function, *args, kind, **kwargs) -> str:
-    """The text of the fault that a call ends in; the next call must work."""
+    """Return the text of the fault that ends a call; the next call must work."""
     before = worker.call(os.getpid)
     with pytest.raises(LaunchError) as caught:
         worker.call(function, *args, **kwargs)
@@ -71,7 +71,7 @@ def fault(function, *args, kind, **kwargs) -> str:
 # ---- the protocol ---------------------------------------------------------------------------
 
 
-def test_values_come_back_from_one_process_that_stays():
+def test_values_come_back_from_one_process_that_is_kept():
     first = worker.call(os.getpid)
     assert first != os.getpid()
     assert worker.call(operator.add, [1], [2]) == [1, 2]
@@ -92,7 +92,7 @@ def test_values_come_back_from_one_process_that_stays():
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_ordinary_exceptions_come_through(error):
+def test_ordinary_exceptions_are_raised_here(error):
     pid = worker.call(os.getpid)
     with pytest.raises(type(error)) as caught:
         worker.call(functions.fails, error)
@@ -109,19 +109,19 @@ def test_ordinary_exceptions_come_through(error):
         (functions.returns_generator, TypeError, "generator"),
     ],
 )
-def test_what_does_not_pickle_there_says_so(function, error, text):
+def test_a_result_that_does_not_pickle_is_reported(function, error, text):
     with pytest.raises(error, match=text):
         worker.call(function)
 
 
-def test_what_cannot_cross_is_refused_before_it_is_sent():
+def test_arguments_that_cannot_be_sent_are_rejected_before_sending():
     value = type("Local", (), {"__module__": "__main__"})
     assert not worker.can_send(value)
     with pytest.raises(pickle.PicklingError, match="Local"):
         worker.call(id, value)
 
 
-def test_kernel_crosses():
+def test_kernel_can_be_sent():
     kernel = convlab.load("01_direct", engine="sim")
     assert worker.can_send(kernel, SMALL) and worker.call(operator.eq, SMALL, SMALL)
     worker.call(rehearsal.run_once, kernel, SMALL, (4, 8, 0))
@@ -149,7 +149,7 @@ def test_calls_from_many_threads_share_one_worker():
     assert len(pids) == 1
 
 
-def test_surroundings_are_the_parents_at_each_call(monkeypatch, tmp_path):
+def test_sys_path_and_variables_are_those_of_the_parent_at_each_call(monkeypatch, tmp_path):
     monkeypatch.setenv("CONVLAB_TEST_A", "1")
     there = [os.path.abspath(path) for path in sys.path]
     assert worker.call(functions.tells_surroundings) == (there, {"CONVLAB_TEST_A": "1"})
@@ -208,7 +208,7 @@ def test_endless_loop_ends_at_the_limit():
     assert f"spins: endless loop: {meaning} (stopped after 0.3 s)" in text
 
 
-def test_what_the_worker_started_ends_with_it(tmp_path):
+def test_child_processes_of_the_worker_end_with_it(tmp_path):
     path = tmp_path / "pid"
     with pytest.raises(KeyboardInterrupt):
         worker.call(functions.hangs_with_child, os.getpid(), str(path))
@@ -300,7 +300,7 @@ def test_fault_of_two_kernels_names_both():
     assert none.startswith("print: host crash: ")
 
 
-# ---- what finds the line --------------------------------------------------------------------
+# ---- the source line of a fault -------------------------------------------------------------
 
 
 @pytest.fixture
@@ -315,7 +315,7 @@ def test_explain_finds_the_line_on_the_simulator(unbounded, capsys):
     assert "faults.md" not in text and not capsys.readouterr().out
 
 
-def test_explain_says_that_it_found_nothing_and_never_raises(unbounded, monkeypatch):
+def test_explain_reports_that_it_found_nothing_and_never_raises(unbounded, monkeypatch):
     kernel = convlab.load("01_direct", engine="sim")
     assert cuda_faults.explain(kernel, SMALL) == (f"the simulator found no error on {SMALL}", [])
     assert cuda_faults.explain(baseline("torch:cpu"), SMALL) == ("", [])
@@ -331,7 +331,7 @@ def test_explain_says_nothing_without_an_engine_that_counts(unbounded, monkeypat
 
 @pytest.fixture
 def on_gpu(unbounded, monkeypatch, tmp_path):
-    """A kernel that takes itself for one on a GPU; its build is a file of the simulator's."""
+    """Return a kernel that claims to run on a GPU; its build is one of the simulator."""
     build = Build(tmp_path / "kernel.so", 0.0)
     build.library.touch()
     monkeypatch.setattr(unbounded, "engine", "cuda")
@@ -359,7 +359,7 @@ def test_fault_on_a_gpu_brings_the_simulators_line(on_gpu):
 
 
 class Worker:
-    """Stands for the worker: keeps what it is asked, and raises `answer` if there is one."""
+    """Replace the worker: store the requests, and raise `answer` if there is one."""
 
     def __init__(self) -> None:
         self.calls = []
@@ -381,7 +381,7 @@ def tensors(problem: Problem = SMALL) -> list[torch.Tensor]:
     return [torch.zeros(problem.x_shape), torch.zeros(problem.w_shape), torch.zeros(problem.K)]
 
 
-def test_first_call_is_tried_in_the_worker_once_a_problem_and_alignment(on_gpu, trials):
+def test_first_call_is_rehearsed_once_per_problem_and_alignment(on_gpu, trials):
     options = {"time_limit": on_gpu.time_limit}
     for _ in range(2):
         rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
@@ -395,7 +395,7 @@ def test_first_call_is_tried_in_the_worker_once_a_problem_and_alignment(on_gpu, 
     assert trials.calls[2][3] == (shifted.data_ptr() % 32, 0, 0) != (0, 0, 0)
 
 
-def test_a_library_is_loaded_in_the_worker_before_it_is_here(on_gpu, trials):
+def test_a_library_is_loaded_in_the_worker_first(on_gpu, trials):
     for _ in range(2):
         rehearsal.rehearse_load(on_gpu)
     assert trials.calls == [(rehearsal._load, on_gpu, {"time_limit": on_gpu.time_limit})]
@@ -423,13 +423,13 @@ NO_TRIAL = {
 
 
 @pytest.mark.parametrize("reason", NO_TRIAL)
-def test_no_trial_when(reason, on_gpu, trials, monkeypatch):
+def test_no_rehearsal_when(reason, on_gpu, trials, monkeypatch):
     problem = NO_TRIAL[reason](on_gpu, monkeypatch) or SMALL
     rehearsal.rehearse_run(on_gpu, problem, *tensors())
     assert not trials.calls and rehearsal.is_good(on_gpu.build()) == (reason == "good")
 
 
-def test_fault_of_the_trial_stops_the_call_each_time(on_gpu, trials):
+def test_a_fault_in_the_rehearsal_stops_the_call_each_time(on_gpu, trials):
     trials.answer = LaunchError("unbounded: illegal address", "illegal address")
     for _ in range(2):
         with pytest.raises(LaunchError, match="illegal address"):
@@ -437,9 +437,9 @@ def test_fault_of_the_trial_stops_the_call_each_time(on_gpu, trials):
     assert len(trials.calls) == 2
 
 
-def test_trial_without_room_is_left_out_with_a_warning(on_gpu, trials):
+def test_a_rehearsal_without_memory_is_left_out_with_a_warning(on_gpu, trials):
     trials.answer = LaunchError("not enough GPU memory", "out of memory")
-    with pytest.warns(UserWarning, match="no room for the problem twice"):
+    with pytest.warns(UserWarning, match="cannot hold the problem twice"):
         rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -461,21 +461,21 @@ def kinds() -> set[str]:
         package / "core" / "errors.py",
     ]
     python = "".join(file.read_text() for file in files)
-    simulated = set(re.findall(r'\b(?:fault\(|told\(|report\(\w+, )"([^"]+)"', runtime))
+    simulated = set(re.findall(r'\b(?:fault\(|report_here\(|report\(\w+, )"([^"]+)"', runtime))
     assert len(simulated) > 10
-    named = r'(?:wrong\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"(?!\.join)'
+    named = r'(?:error_finding\(|Finding\(|\bkind ?= ?(?:getattr\(.*\) or )?)"([^"]+)"(?!\.join)'
     return simulated | set(re.findall(named, python)) | {nvcc_report.WARNING, *cuda_faults.KINDS}
 
 
 HEADINGS = re.findall(r"^## (.*)$", PAGE, re.M)
 
 
-def test_every_kind_has_its_place_on_the_page():
+def test_every_kind_of_fault_is_on_the_page():
     assert sorted(HEADINGS) == sorted(kinds())
 
 
 @pytest.mark.parametrize("kind", sorted(kinds()))
-def test_error_of_each_kind_names_its_place(kind):
+def test_error_of_each_kind_names_its_section_of_the_page(kind):
     text = str(pickle.loads(pickle.dumps(LaunchError("text", kind))))
     anchor = re.search(r"convlab/core/faults\.md#(\S+)$", text)[1]
     assert anchor in {heading.lower().replace(" ", "-") for heading in HEADINGS}
@@ -519,7 +519,7 @@ SPARE = 96 << 20  # bytes of GPU memory by which two readings may differ
 
 
 def _right_convolution() -> bool:
-    """Whether this process still computes on the GPU, itself."""
+    """Return whether this process can still compute on the GPU."""
     given = data.inputs(SMALL, 1, "cuda")
     y = convlab.load("01_direct", engine="cuda", isolate=False)(*given, padding=1)
     truth = F.conv2d(*(t.double().cpu() for t in given), padding=1)
@@ -532,7 +532,7 @@ def _free() -> int:
 
 
 def _meet(name: str, free: int) -> dict[str, object]:
-    """Run one faulty kernel as a user does; what came of it."""
+    """Run one faulty kernel as a user does, and return the outcome."""
     options = {"engine": "cuda", "time_limit": 3, "workspace_limit": 1 << 45}
     kernel = convlab.compile(FAULTS[name][0], name=name, **options)
     given = data.inputs(SMALL, 0, "cuda")
@@ -540,7 +540,7 @@ def _meet(name: str, free: int) -> dict[str, object]:
     found: dict[str, object] = {"kind": "none", "message": "nothing was raised"}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # out of memory: the trial is left out
+            warnings.simplefilter("ignore")  # out of memory: there is no rehearsal
             kernel(*given, padding=1)
             torch.cuda.synchronize()
     except LaunchError as error:
@@ -557,7 +557,7 @@ def _meet(name: str, free: int) -> dict[str, object]:
 
 
 def _meet_faults() -> None:
-    """Meet each fault in this one process, and print a line of JSON on each."""
+    """Cause each fault in this one process, and print a line of JSON for each."""
     assert _right_convolution()
     free = _free()
     for name in FAULTS:
@@ -570,7 +570,7 @@ def _meet_faults() -> None:
 
 @pytest.fixture(scope="module")
 def met() -> dict[str, dict[str, object]]:
-    """What `_meet_faults` printed, by fault; it has ten minutes, and nothing of it is left."""
+    """Return the output of `_meet_faults` by fault; it has ten minutes, and leaves no process."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     try:
         done = child.run([sys.executable, __file__], 600, os.environ | {"PYTHONPATH": path})
@@ -610,7 +610,7 @@ def test_device_printf_appears_in_the_parent(met):
 
 
 @pytest.mark.gpu
-def test_first_call_of_a_right_kernel_passes_its_trial():
+def test_first_call_of_a_correct_kernel_passes_its_rehearsal():
     given = data.inputs(SMALL, 0, "cuda")
     kernel = convlab.compile((ROOT / "kernels" / "01_direct.cu").read_text(), engine="cuda")
     truth = F.conv2d(*(t.double() for t in given), padding=1)

@@ -1,4 +1,4 @@
-"""What test_worker.py has the worker do. Imports next to nothing, so that it starts fast."""
+"""Functions that test_worker.py runs in the worker. Few imports, so that it starts fast."""
 
 import ctypes
 import os
@@ -8,7 +8,7 @@ import sys
 
 
 class Stubborn(Exception):
-    """Does not survive pickling."""
+    """An exception that cannot be pickled."""
 
     def __init__(self, one, two):
         super().__init__(one)

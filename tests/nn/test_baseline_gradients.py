@@ -1,4 +1,4 @@
-"""torch's own convolutions, called as convlab's baselines, take part in autograd."""
+"""convlab's baselines, which are torch's own convolutions, work with autograd."""
 
 import pytest
 from torch.nn import functional as F
@@ -9,7 +9,7 @@ from convlab.core.problem.named import problem
 
 
 @pytest.mark.parametrize("name", ["torch:im2col", "torch:cpu"])
-def test_what_a_baseline_returns_requires_grad(name):
+def test_a_baseline_s_output_requires_grad(name):
     small = problem("awkward.everything")
     x, w, bias = inputs(small)
     options = (small.stride, small.padding, small.dilation, small.groups)

@@ -1,7 +1,7 @@
-"""convlab.nn: the op, its gradients, Conv2d as a drop-in, replace.
+"""convlab.nn: the op, its gradients, Conv2d as a drop-in replacement, replace.
 
-Most tests run on a stand-in kernel (torch's convolution in float64, rounded), so that they test the
-plumbing, and quickly; those at the end run real kernels.
+Most tests use a fake kernel (torch's convolution in float64, rounded), so that they are fast and
+test only `convlab.nn`. The tests at the end run real kernels.
 """
 
 import copy
@@ -35,7 +35,7 @@ EPSILON = 2.0**-24  # float32's unit roundoff
 
 
 class FakeKernel:
-    """What convlab.nn needs of a kernel: a name and a call. Counts its calls."""
+    """A kernel with only a name and a call, as convlab.nn requires; counts its calls."""
 
     def __init__(self, name: str = "fake", factor: float = 1.0) -> None:
         self.name = name
@@ -66,22 +66,22 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def on(kernel):
-    """convlab.nn.conv2d on a kernel."""
+    """Return convlab.nn.conv2d with a kernel."""
     return functools.partial(convlab.nn.conv2d, kernel=kernel)
 
 
 def gradients(conv, inputs, options, g_y):
-    """Of sum(y * g_y) with respect to each input."""
+    """Return the gradients of sum(y * g_y) with respect to each input."""
     leaves = [t.detach().clone().requires_grad_() for t in inputs]
     (conv(*leaves, **options) * g_y).sum().backward()
     return [t.grad for t in leaves]
 
 
 def assert_near(actual, truth, of_magnitudes, terms: int, what: str) -> None:
-    """Within the a-priori bound of a sum of ``terms`` products, gamma * sum(|a| * |b|).
+    """Assert the a-priori error bound of a sum of ``terms`` products, gamma * sum(|a| * |b|).
 
-    Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: whatever the order of the
-    sum, so it holds for torch's backward whichever algorithm it picks among direct ones.
+    See Higham, Accuracy and Stability of Numerical Algorithms, section 3.1. The bound holds for any
+    order of the sum, and so for every direct algorithm that torch's backward may choose.
     """
     gamma = (terms + 2) * EPSILON / (1 - (terms + 2) * EPSILON)
     excess = (actual.double() - truth).abs() - gamma * of_magnitudes
@@ -93,7 +93,7 @@ def assert_near(actual, truth, of_magnitudes, terms: int, what: str) -> None:
 
 
 def tensors_and_options(problem, seed):
-    """(x, w, and a bias if it has one), and conv2d's other arguments."""
+    """Return x, w and the bias if there is one, and conv2d's other arguments."""
     shapes = [problem.x_shape, problem.w_shape, (problem.K,)][: 2 + problem.bias]
     options = {key: getattr(problem, key) for key in ("stride", "padding", "dilation", "groups")}
     return [normal(*shape, seed=seed + i) for i, shape in enumerate(shapes)], options
@@ -123,8 +123,8 @@ def test_gradients_match_float64(problem, seed):
     check_gradients(on(FakeKernel()), *tensors_and_options(problem, seed))
 
 
-class Asked(TorchDispatchMode):
-    """Which gradients torch's backward is asked for."""
+class RequestedGradients(TorchDispatchMode):
+    """Record which gradients torch's backward requests."""
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         if op is torch.ops.aten.convolution_backward.default:
@@ -138,9 +138,9 @@ def test_only_the_gradients_asked_for(kernel, wanted):
     for name in wanted.split():
         tensors[name].requires_grad_()
     y = on(kernel)(*tensors.values(), groups=2)
-    with Asked() as asked:
+    with RequestedGradients() as requested:
         y.sum().backward()
-    assert asked.seen == [name in wanted.split() for name in tensors]
+    assert requested.seen == [name in wanted.split() for name in tensors]
     full = gradients(F.conv2d, tensors.values(), {"groups": 2}, torch.ones_like(y))
     for tensor, truth in zip(tensors.values(), full, strict=True):
         assert (tensor.grad is not None) == tensor.requires_grad
@@ -158,7 +158,7 @@ def test_backward_in_another_thread(kernel):
     assert x.grad is not None
 
 
-# --- what of torch works ---------------------------------------------------------------------
+# --- torch's features -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,11 @@ def test_feature_of_torch(name, monkeypatch):
 
 
 def test_table_of_features_is_the_docstrings():
-    """Else: ``python -m tests.instruments.torch_features``."""
+    """If not, run ``python -m tests.instruments.torch_features``."""
     assert convlab.nn.layers.__doc__.endswith(table())
 
 
-def test_a_kernel_called_by_itself_has_derivatives_too():
+def test_a_kernel_called_directly_has_derivatives_too():
     kernel = convlab.load("01_direct", engine="sim")
     x = normal(1, 2, 5, 5)
     w = normal(3, 2, 3, 3)
@@ -263,7 +263,7 @@ def test_compile_with_inductor(kernel):
 
 
 def test_layers_of_one_kernel_compile_once(kernel):
-    """Blocks compiled one by one share their graph: a kernel's key is the same in each."""
+    """Blocks that are compiled one by one share a graph, because they have the same key."""
     compiler = torch._dynamo.testing.CompileCounter()
     blocks = [convlab.nn.Conv2d(2, 2, 3, kernel=kernel) for _ in range(10)]
     block_forward = torch.compile(lambda block, x: block(x), backend=compiler, fullgraph=True)
@@ -273,7 +273,7 @@ def test_layers_of_one_kernel_compile_once(kernel):
     assert compiler.frame_count == 1
 
 
-@pytest.mark.skipif(TORCH < (2, 13), reason="conv2d says: a name, or a Conv2d, on older torch")
+@pytest.mark.skipif(TORCH < (2, 13), reason="older torch needs a name, or a Conv2d")
 def test_compile_of_the_function_with_an_object():
     kernels = FakeKernel(factor=2.0), FakeKernel(factor=3.0)
     x = normal(1, 2, 5, 5)
@@ -315,7 +315,7 @@ def test_autocast_of_a_layer(device):
 # --- which kernel ---------------------------------------------------------------------------
 
 
-def test_two_kernels_of_one_name_stay_apart():
+def test_two_kernels_with_one_name_have_two_keys():
     a = FakeKernel("twin", factor=1.0)
     b = FakeKernel("twin", factor=2.0)
     x = normal(1, 2, 5, 5)
@@ -333,7 +333,7 @@ def test_kernels_do_not_leak():
         convlab.nn.conv2d(normal(1, 1, 2, 2), normal(1, 1, 1, 1), kernel=kernel)
     del kernel
     gc.collect()
-    assert len(set(keys._kernels) - before) == 1  # the last layer's
+    assert len(set(keys._kernels) - before) == 1  # that of the last layer
     layer(normal(1, 1, 2, 2))
     del layer
     gc.collect()
@@ -382,8 +382,8 @@ def test_a_relative_path_is_fixed_when_given(monkeypatch, tmp_path):
     ],
     ids=["Conv2d", "conv2d", "replace"],
 )
-def test_what_is_no_kernel(bad, use):
-    with pytest.raises(ProblemError, match="is no kernel: give a name"):
+def test_an_object_that_is_not_a_kernel(bad, use):
+    with pytest.raises(ProblemError, match="is not a kernel: give a name"):
         use(bad)
 
 
@@ -475,7 +475,7 @@ COPIES = {
 
 @pytest.mark.parametrize("how", COPIES)
 def test_copies_of_a_model(kernel, how):
-    """A copy shares the kernel, a pickle holds it, and the name as a name."""
+    """A copy shares the kernel object, a pickle contains it; a name remains a name."""
     layer = convlab.nn.Conv2d(2, 2, 3, kernel=kernel)
     named = convlab.nn.Conv2d(1, 1, 1, kernel="01_direct")
     model = nn.ModuleList([layer, convlab.nn.Conv2d(2, 2, 3, kernel=kernel), layer, named])
@@ -541,18 +541,18 @@ def test_replace_a_model(kernel):
     assert (kernel.calls, other.calls) == (6, 6)
     before = model.stem.weight.detach().clone()
     again.sum().backward()
-    optimizer.step()  # goes on, though it was made before
+    optimizer.step()  # an optimizer from before still works
     assert not torch.equal(model.stem.weight, before)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_problems_of_a_model(kernel, replaced):
-    """Each problem, run by hand, gives what the layer gave: the dimensions are all there."""
+    """The problems have all the dimensions of the layers."""
     model = SmallResNet().eval()
     if replaced:
         convlab.nn.replace(model, kernel)
-    found = convlab.nn.problems(model, normal(2, 3, 16, 16))
-    assert [name for name, _ in found] == [
+    calls = convlab.nn.problems(model, normal(2, 3, 16, 16))
+    assert [name for name, _ in calls] == [
         "stem",
         "blocks.0.conv1",
         "blocks.0.shared",
@@ -560,7 +560,7 @@ def test_problems_of_a_model(kernel, replaced):
         "blocks.0.shared",
         "head.score",
     ]
-    stem, conv1, shared = (problem for _, problem in found[:3])
+    stem, conv1, shared = (problem for _, problem in calls[:3])
     assert (stem.H, stem.padding, stem.stride, stem.y_shape) == (22, (0, 0), (2, 2), (2, 8, 8, 8))
     assert shared.bias and not conv1.bias
     assert (shared.groups, shared.x_shape) == (2, (2, 8, 8, 8))
@@ -570,22 +570,22 @@ def test_problems_of_a_model(kernel, replaced):
 @pytest.mark.parametrize("size", [3, (4, 2)])
 def test_problems_of_same_padding(size):
     layer = nn.Conv2d(2, 3, size, padding="same", dilation=(1, 2))
-    ((_, found),) = convlab.nn.problems(layer, input=normal(2, 7, 9))
-    assert found.y_shape == (1, *layer(normal(2, 7, 9)).shape)
+    ((_, problem),) = convlab.nn.problems(layer, input=normal(2, 7, 9))
+    assert problem.y_shape == (1, *layer(normal(2, 7, 9)).shape)
 
 
 def test_replace_where(kernel):
     model = SmallResNet()
-    asked = []
+    names = []
 
     def where(name, module):
-        asked.append(name)
+        names.append(name)
         return module.groups == 1 and name != "stem"
 
     convlab.nn.replace(model, kernel, where=where)
     ours = [name for name, m in model.named_modules() if isinstance(m, convlab.nn.Conv2d)]
     assert ours == ["blocks.0.conv1", "blocks.1.conv1", "head.score"]
-    assert asked == ["stem", "blocks.0.conv1", "blocks.0.shared", "blocks.1.conv1", "head.score"]
+    assert names == ["stem", "blocks.0.conv1", "blocks.0.shared", "blocks.1.conv1", "head.score"]
 
 
 def test_replace_a_single_layer(kernel):
@@ -664,7 +664,7 @@ DIRECT = (REPOSITORY / "kernels" / "01_direct.cu").read_text()
 
 @pytest.fixture(params=["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
 def real(request):
-    """(load, device) of an engine; without cuDNN, whose backward may be in TF32 or Winograd's."""
+    """Yield (load, device) of an engine, without cuDNN: its backward may use TF32 or Winograd."""
     device = torch.device("cuda" if request.param == "cuda" else "cpu")
     with torch.backends.cudnn.flags(enabled=False, allow_tf32=False):
         yield functools.partial(convlab.load, engine=request.param), device
@@ -681,7 +681,7 @@ def test_real_gradients(real, name):
         ((0, 3, 9, 8), (4, 3, 3, 2), plain),
     ]:
         tensors = [normal(*shape).to(device) for shape in (x_shape, w_shape, w_shape[:1])]
-        for conv in (on(load(name)), load(name)):  # a kernel that is called by itself, too
+        for conv in (on(load(name)), load(name)):  # also a kernel that is called directly
             check_gradients(conv, tensors, options)
             assert conv(*tensors, **options).grad_fn is None
 

@@ -1,4 +1,4 @@
-// CONTRASTS: for each text of the tables' cells: how much it stands out from the background behind it.
+// CONTRASTS: the contrast of text and background, for each cell of the tables.
 const channel = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 const numbers = text => text.match(/[\d.]+/g).map(Number);
 const light = c => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2]);
@@ -15,8 +15,8 @@ return [...document.querySelectorAll(".jp-OutputArea table td, .jp-OutputArea ta
     const [a, b] = [light(numbers(getComputedStyle(cell).color)), light(behind(cell))];
     return [cell.textContent, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
   });
-// READY: whether the page shows a notebook whose kernel has answered; cells run before that are lost.
-const [name, tell] = arguments;
+// READY: waits until the notebook's kernel has replied; cells that run before that are lost.
+const [name, report] = arguments;
 const wait = async () => {
   await jupyterapp.restored;
   const panel = [...jupyterapp.shell.widgets("main")].find(w => w.context?.path === name);
@@ -24,6 +24,6 @@ const wait = async () => {
   await panel.sessionContext.ready;
   await panel.sessionContext.session.kernel.info;
 };
-wait().then(() => tell(null), error => tell(String(error)));
-// LANGUAGES: the language that each code cell's editor highlights, as CodeMirror itself tells.
+wait().then(() => report(null), error => report(String(error)));
+// LANGUAGES: the language that CodeMirror highlights in each code cell.
 return [...document.querySelectorAll(".jp-CodeCell .cm-content")].map(node => node.dataset.language);

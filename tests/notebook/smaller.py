@@ -1,6 +1,6 @@
-"""What notebooks compute when a test runs them, where a reader's takes too long."""
+"""Replacements that make the notebooks fast enough for a test."""
 
-# In a notebook, the texts to replace and what replaces them: of a table's rows, some.
+# For each notebook, the texts to replace and their replacements, such as fewer rows of a table.
 INSTEAD = {
     "00_start": {
         "avg_pool2d(gray, 3)": "avg_pool2d(gray, 8)",

@@ -1,7 +1,7 @@
-"""JupyterLab, started for real and used through headless Chromium, as a reader uses it.
+"""A real JupyterLab, used through headless Chromium as a reader uses it.
 
-Needs Chromium and its driver (Debian: ``apt-get install chromium chromium-driver``); without them
-these tests are skipped, or fail where CONVLAB_BROWSER_REQUIRED is set, as it is in CI.
+The tests need Chromium and its driver (Debian: ``apt-get install chromium chromium-driver``).
+Without them the tests are skipped. If CONVLAB_BROWSER_REQUIRED is set, as in CI, they fail.
 """
 
 import functools
@@ -25,7 +25,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 from tests.notebook.smaller import INSTEAD
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CONTRAST = 4.5  # of text against what is behind it: WCAG 2.1, success criterion 1.4.3
+# The contrast of text and background: WCAG 2.1, success criterion 1.4.3.
+CONTRAST = 4.5
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
     "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
@@ -33,13 +34,13 @@ FLAGS = (
 )
 TRACKER = "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
 OUTPUT = ".jp-OutputArea-output"
-# What 00_start simulates is less here, as in test_notebooks.py, and less still.
+# 00_start simulates even less here than in test_notebooks.py.
 SMALLER = INSTEAD["00_start"] | {
     '"N=1,C=8,H=34,W=34,K=64,R=3,S=3"': '"N=1,C=2,H=10,W=10,K=4,R=3,S=3"',
     "compare(problem=conv)": 'compare(["01_direct", "03_smem_tile"], conv)',
 }
 
-# What is asked of the page, by name.
+# The scripts that run in the page, by name.
 PAGE = Path(__file__).with_name("page.js").read_text()
 SCRIPTS = dict(re.findall(r"^// (\w+): .*\n((?:(?!//).*\n)*)", PAGE, re.MULTILINE))
 
@@ -61,7 +62,7 @@ def tools() -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with notebooks that have no outputs yet."""
+    """Create a checkout with notebooks without outputs."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("convlab", "kernels"):
         (folder / name).symlink_to(REPOSITORY / name)
@@ -93,10 +94,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path, tools: tuple[str, str]) -> Iterator[str]:
-    """Start JupyterLab with settings of its own; where it listens, with the token."""
+    """Start JupyterLab with its own settings; yield its address with the token."""
     own = folder / "jupyter"
     settings = {
-        # All cells are in the page, not only those in view, so that the test can read them.
+        # Render all cells, not only the visible ones, so that the test can read them.
         TRACKER: {"windowingMode": "none"},
         "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false"},
     }
@@ -104,7 +105,7 @@ def address(folder: Path, tools: tuple[str, str]) -> Iterator[str]:
         path = own / "settings" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
-    # Where `pip install` puts it, in this server's own folder.
+    # The place where `pip install` puts the extension, in this server's own folder.
     (own / "data" / "labextensions").mkdir(parents=True)
     extension = REPOSITORY / "convlab" / "notebook" / "labextensions" / "convlab"
     (own / "data" / "labextensions" / "convlab").symlink_to(extension)
@@ -115,7 +116,8 @@ def address(folder: Path, tools: tuple[str, str]) -> Iterator[str]:
         "JUPYTERLAB_SETTINGS_DIR": str(own / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(own / "workspaces"),
         "IPYTHONDIR": str(own / "ipython"),
-        "CUDA_VISIBLE_DEVICES": "",  # the simulator, whatever this machine has
+        # Use the simulator even if this machine has a GPU.
+        "CUDA_VISIBLE_DEVICES": "",
     }
     log = (folder / "lab.log").open("w+")
     command = [
@@ -136,7 +138,8 @@ def address(folder: Path, tools: tuple[str, str]) -> Iterator[str]:
     try:
         yield until(lambda: _listening(server, own / "runtime", log.name), 60, "JupyterLab")
     finally:
-        server.terminate()  # it ends its kernels
+        # The server ends its kernels.
+        server.terminate()
         try:
             server.wait(timeout=20)
         except subprocess.TimeoutExpired:
@@ -150,17 +153,18 @@ def _listening(server: subprocess.Popen, runtime: Path, log: str) -> str | None:
     for path in runtime.glob("jpserver-*.json"):
         try:
             about = json.loads(path.read_text())
-        except json.JSONDecodeError:  # it is being written
+        # JupyterLab is still writing the file.
+        except json.JSONDecodeError:
             continue
         return f"{about['url']}lab/{{}}?token={about['token']}&reset"
     return None
 
 
-def until(found: Callable[[], object], seconds: float, what: str) -> object:
-    """Return the first answer that is not empty; fail when the time is over."""
+def until(condition: Callable[[], object], seconds: float, what: str) -> object:
+    """Return the first result that is not empty; fail after the time limit."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if value := found():
+        if value := condition():
             return value
     pytest.fail(f"waited {seconds} s for {what}")
 
@@ -178,7 +182,7 @@ def lab(address: str, tools: tuple[str, str], folder: Path) -> Iterator["Lab"]:
 
 
 class Lab:
-    """JupyterLab in a browser, as far as these tests use it."""
+    """The parts of JupyterLab in a browser that these tests use."""
 
     def __init__(self, driver: Chrome, address: str) -> None:
         self.driver = driver
@@ -192,11 +196,11 @@ class Lab:
         assert error is None, error
 
     def all(self, selector: str) -> list[WebElement]:
-        """Find all elements that a CSS selector names."""
+        """Return all elements that match a CSS selector."""
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def wait(self, condition: Callable[[], object], seconds: float, what: str) -> object:
-        """Wait for a condition."""
+        """Wait until a condition is true, and return its value."""
         waiting = WebDriverWait(self.driver, seconds, poll_frequency=0.1)
         return waiting.until(lambda _: condition(), f"waited {seconds} s for {what}")
 
@@ -208,7 +212,7 @@ class Lab:
             self.wait(find, 10, text)[0].click()
 
     def prompts(self) -> list[str]:
-        """What stands before each code cell: "[ ]:", "[*]:" or "[3]:"."""
+        """Return the prompt of each code cell: "[ ]:", "[*]:" or "[3]:"."""
         return self.driver.execute_script(
             "return [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]"
             ".map(node => node.textContent)"
@@ -226,12 +230,12 @@ class Lab:
         self.wait(done, seconds, "all cells")
 
     def outputs(self, cell: int) -> str:
-        """The text of a code cell's outputs."""
-        found = self.all(".jp-CodeCell")[cell].find_elements(By.CSS_SELECTOR, OUTPUT)
-        return "\n".join(output.get_attribute("textContent") for output in found)
+        """Return the text of a code cell's outputs."""
+        outputs = self.all(".jp-CodeCell")[cell].find_elements(By.CSS_SELECTOR, OUTPUT)
+        return "\n".join(output.get_attribute("textContent") for output in outputs)
 
     def type_before(self, text: str, keys: str) -> None:
-        """Type at the start of the line of a cell that holds a text, and run the cell."""
+        """Type at the beginning of the line that contains a text, and run its cell."""
         lines = self.all(".jp-CodeCell .cm-line")
         next(line for line in lines if text in line.text).click()
         typing = ActionChains(self.driver).send_keys(Keys.HOME, keys)
@@ -263,13 +267,13 @@ def test_start_runs_and_is_legible(lab: Lab) -> None:
     assert widths and min(widths) > 200
     for name, light in (("JupyterLab Light", True), ("JupyterLab Dark", False)):
         lab.theme(name, light)
-        found = lab.driver.execute_script(SCRIPTS["CONTRASTS"])
-        assert len(found) > 20
-        assert min(contrast for _, contrast in found) >= CONTRAST, (name, found)
+        contrasts = lab.driver.execute_script(SCRIPTS["CONTRASTS"])
+        assert len(contrasts) > 20
+        assert min(contrast for _, contrast in contrasts) >= CONTRAST, (name, contrasts)
 
 
 def test_a_kernel_cell_is_shown_as_cpp(lab: Lab) -> None:
-    """And no longer when its first line goes; the others are Python."""
+    """It is Python again without its first line; the other cells are Python."""
     lab.open("edited.ipynb")
 
     def languages() -> list[str]:
@@ -285,7 +289,7 @@ def test_a_kernel_cell_is_shown_as_cpp(lab: Lab) -> None:
     lab.wait(lambda: languages() == ["python", "cpp", "python"], 10, "C++ again")
 
 
-def test_mistake_in_a_kernel_cell_shows_at_its_line(lab: Lab, folder: Path) -> None:
+def test_a_mistake_in_a_kernel_cell_is_reported_at_its_line(lab: Lab, folder: Path) -> None:
     lab.open("edited.ipynb")
     lab.run_all(120)
     assert "mine: sim, built" in lab.outputs(1) and "correct" in lab.outputs(2)
@@ -298,4 +302,4 @@ def test_mistake_in_a_kernel_cell_shows_at_its_line(lab: Lab, folder: Path) -> N
     assert "oops" in message and "Traceback" not in message
 
     lab.type_before("g_y[i] =", Keys.DELETE * len("oops "))
-    lab.wait(lambda: "mine: sim, built" in lab.outputs(1), 30, "the mended kernel")
+    lab.wait(lambda: "mine: sim, built" in lab.outputs(1), 30, "the corrected kernel")

@@ -1,4 +1,4 @@
-"""The notebook's magics, in a real IPython shell, and what a user's mistakes look like there."""
+"""The notebook's magics in a real IPython shell, and the messages for a user's mistakes."""
 
 import contextlib
 import ctypes
@@ -28,12 +28,13 @@ DIRECT = (KERNEL_DIR / "01_direct.cu").read_text()
 SMALL = "N=2,C=4,H=9,W=11,K=6,R=3,S=2,stride=2x1,padding=1,bias=1"
 Run = Callable[[str], ExecutionResult]
 
-pytestmark = pytest.mark.xdist_group("magics")  # one shell and one notebook for all
+# All tests share one shell and one notebook.
+pytestmark = pytest.mark.xdist_group("magics")
 
 
 @pytest.fixture(scope="module")
 def shell() -> Iterator[InteractiveShell]:
-    """One shell for all, with the extension, kernels ``mine`` and ``tuned``, and a problem ``conv``."""
+    """Yield a shell with the extension, kernels ``mine`` and ``tuned``, and a problem ``conv``."""
     shell = InteractiveShell.instance(colors="nocolor")
     assert shell.run_line_magic("load_ext", "convlab") is None
     for magic in ("%%kernel mine --engine sim\n", "%%kernel tuned@THREADS=64 --engine sim\n"):
@@ -45,7 +46,7 @@ def shell() -> Iterator[InteractiveShell]:
 
 @pytest.fixture
 def run(shell: InteractiveShell, capfd: pytest.CaptureFixture) -> Run:
-    """Run a cell as a notebook does; ``.shown`` is what the user reads."""
+    """Return a function that runs a cell as a notebook does; ``.shown`` is its visible output."""
 
     def run(cell: str) -> ExecutionResult:
         capfd.readouterr()
@@ -77,17 +78,16 @@ def test_compile_error_at_the_cells_own_line(run: Run, above: str) -> None:
     assert f"edited.cu:{line_of(cell, 'bogus')}: " in done.shown
     assert "Traceback" not in done.shown and "full log" not in done.shown
     assert "BuildError\x1b[0m: edited.cu did not compile" in done.shown
-    # nothing that was there before is taken for it
+    # The variable is deleted, so no earlier kernel is used by mistake.
     assert isinstance(run("edited").error_in_exec, NameError)
-    told = run(f"%convlab check edited --problem {SMALL}").error_in_exec
-    assert isinstance(told, UsageError) and re.match(
-        r"edited did not build, in cell \[\d+\]", str(told)
-    )
+    error = run(f"%convlab check edited --problem {SMALL}").error_in_exec
+    assert isinstance(error, UsageError)
+    assert re.match(r"edited did not build, in cell \[\d+\]", str(error))
     assert run("%%kernel edited --engine sim\n" + DIRECT).success
     assert run(f"%convlab check edited --problem {SMALL}").success
 
 
-def test_failing_call_shows_what_and_where_and_tb_shows_all(run: Run) -> None:
+def test_a_failing_call_shows_its_line_and_tb_shows_all(run: Run) -> None:
     run("import torch")
     done = run("x = torch.ones(1, 4, 9, 11)\ny = mine(x, torch.ones(6, 3, 3, 2))")
     assert isinstance(done.error_in_exec, ProblemError)
@@ -96,9 +96,9 @@ def test_failing_call_shows_what_and_where_and_tb_shows_all(run: Run) -> None:
         r"  at line 2: y = mine\(x, torch.ones\(6, 3, 3, 2\)\) .*%tb.*\n",
         done.shown,
     )
-    every = run("%tb").shown
-    assert len(every.splitlines()) > 8 and "/convlab/" in every
-    # what has nothing to do with convlab is shown as ever
+    traceback = run("%tb").shown
+    assert len(traceback.splitlines()) > 8 and "/convlab/" in traceback
+    # Errors that are not convlab's keep their traceback.
     assert "Traceback" in run("open('/nowhere/at/all')").shown
 
 
@@ -124,7 +124,7 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
         (
             "%%kernel 3x\n//",
             UsageError,
-            "'3x' cannot be the name of a Python variable; give another",
+            "'3x' cannot be the name of a Python variable; use another name",
         ),
         ("%%kernel class\n//", UsageError, "'class' cannot be"),
         ("%%kernel a THREADS=64\n//", UsageError, "write %%kernel a@THREADS=64"),
@@ -145,7 +145,7 @@ def test_finding_at_the_cells_own_line(run: Run) -> None:
         ("%convlab sweep mine THREADS=8,x", ProblemError, "write NAME=8,16, whole numbers"),
     ],
 )
-def test_wrong_words(run: Run, cell: str, error: type, message: str) -> None:
+def test_invalid_arguments(run: Run, cell: str, error: type, message: str) -> None:
     done = run(cell)
     assert isinstance(done.error_in_exec, error)
     assert message in done.shown and "Traceback" not in done.shown
@@ -176,7 +176,7 @@ def test_help_and_lists(run: Run) -> None:
 
 
 completes = pytest.mark.skipif(
-    not hasattr(completer, "context_matcher"), reason="this IPython has no matchers (8.6 has)"
+    not hasattr(completer, "context_matcher"), reason="needs IPython 8.6 for its matchers"
 )
 
 
@@ -202,9 +202,9 @@ completes = pytest.mark.skipif(
 )
 def test_completion(shell: InteractiveShell, text: str, expected: set[str]) -> None:
     with provisionalcompleter():
-        found = list(shell.Completer.completions(text, len(text)))
-    assert {each.text for each in found} == expected
-    assert all(text[each.start : each.end] == text.split(" ")[-1] for each in found)
+        completions = list(shell.Completer.completions(text, len(text)))
+    assert {each.text for each in completions} == expected
+    assert all(text[each.start : each.end] == text.split(" ")[-1] for each in completions)
 
 
 @completes
@@ -230,7 +230,7 @@ def test_show_cuts_by_text_and_number() -> None:
     assert kernel.show("const int q =").lines == (lines[start - 1],)
     assert kernel.show(last=2).lines == tuple(lines[:2])
     assert str(cut).splitlines()[0] == f"{start}  {lines[start - 1]}"
-    # in a notebook
+    # The form for a notebook.
     page = cut._repr_html_()
     text = re.sub(r"<[^>]*>", "", page)
     assert "kernels/01_direct.cu" in text and all(f"{n}  " in text for n in range(start, stop + 1))
@@ -244,7 +244,7 @@ def test_show_cuts_by_text_and_number() -> None:
         (["const int qq ="], r"contains 'const int qq ='; similar lines are\n  \d+: const"),
         ([9999], r"has no line 9999: choose a line from 1 to \d+"),
         ([10, 3], "the last line, 3, is before the first line, 10"),
-        ([60, "// title"], r"01_direct\.cu from line 60 on holds '// title'"),
+        ([60, "// title"], r"01_direct\.cu from line 60 on contains '// title'"),
     ],
 )
 def test_show_says_what_is_there(places: list, message: str) -> None:
@@ -256,7 +256,7 @@ def test_show_says_what_is_there(places: list, message: str) -> None:
 
 
 class Notebook:
-    """A Jupyter kernel of this interpreter; cells run in it as a front end runs them."""
+    """A Jupyter kernel with this interpreter, which runs cells like a front end."""
 
     def __init__(self, folder: Path) -> None:
         self.manager = KernelManager()
@@ -271,8 +271,9 @@ class Notebook:
         self.client.wait_for_ready(timeout=60)
 
     def run(self, cell: str, interrupt: Callable[[dict], bool] | None = None) -> list[dict]:
-        """Run a cell; interrupt it once a condition on its latest message (or none) is true."""
-        request = self.client.execute(cell, stop_on_error=False)  # else the next may be dropped
+        """Run a cell; interrupt it when a condition on its latest message becomes true."""
+        # With stop_on_error the next cell may be dropped.
+        request = self.client.execute(cell, stop_on_error=False)
         outputs = []
         end = time.monotonic() + 60
         while time.monotonic() < end:
@@ -282,7 +283,7 @@ class Notebook:
                 message = {"parent_header": {}, "content": {}, "msg_type": ""}
             content = message["content"]
             if interrupt is not None and interrupt(message):
-                # far more than it takes
+                # Much more time than necessary.
                 interrupt = None
                 end = time.monotonic() + 15
                 self.manager.interrupt_kernel()
@@ -295,16 +296,16 @@ class Notebook:
         raise AssertionError(f"the cell did not end: {outputs}")
 
     def printed(self, cell: str) -> str:
-        """Run a cell that must not fail; what it printed, on either stream."""
+        """Run a cell that must not fail; return its output on both streams."""
         outputs = self.run(cell)
         assert "error" not in {out["type"] for out in outputs}, outputs
         return "".join(out["text"] for out in outputs if out["type"] == "stream")
 
     def children(self, command: str) -> bool:
-        """Whether a process under this kernel runs a command; of the simulator, a launch.
+        """Return whether a descendant of this kernel runs a command, or a simulated launch.
 
-        A host of the simulator waits for requests in two processes, one under the other; a launch is
-        a third process under these. There may be several hosts that wait.
+        Each host of the simulator consists of two processes, a parent and its child, that wait for
+        requests. A launch is a third process below them. Several hosts may wait.
         """
         wanted = 3 if command == "host.py" else 1
         todo = [(self.manager.provisioner.process.pid, 0)]
@@ -325,9 +326,9 @@ class Notebook:
 
 @pytest.fixture(scope="module")
 def notebook() -> Iterator[Notebook]:
-    """A notebook with the extension and a kernel called ``mine`` that was not built before."""
+    """Yield a notebook with the extension and a kernel ``mine`` that was not built before."""
     notebook = Notebook(KERNEL_DIR.parent)
-    assert notebook.printed("%load_ext convlab\nimport torch, convlab") == ""  # no warnings
+    assert notebook.printed("%load_ext convlab\nimport torch, convlab") == ""
     new = f"// {time.time_ns()}\n"
     assert notebook.printed("%%kernel mine --engine sim\n" + DIRECT + new) == ""
     assert notebook.printed("x, w = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3)") == ""
@@ -335,7 +336,7 @@ def notebook() -> Iterator[Notebook]:
     notebook.stop()
 
 
-def test_error_fails_the_cell_and_is_short(notebook: Notebook) -> None:
+def test_an_error_fails_the_cell_and_is_short(notebook: Notebook) -> None:
     (error,) = (out for out in notebook.run("%%kernel bad\nint x = y;") if out["type"] == "error")
     assert error["ename"] == "BuildError"
     text = re.sub(r"\x1b\[\d+m", "", "\n".join(error["traceback"]))
@@ -353,10 +354,11 @@ def test_progress_leaves_nothing_behind(notebook: Notebook) -> None:
 
 @pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_printf_appears_once(notebook: Notebook, engine: str) -> None:
-    speaks = DIRECT.replace("g_y[i] =", 'if (i < 2) printf("output %d\\n", int(i));\n    g_y[i] =')
-    assert notebook.printed(f"%%kernel speaks --engine {engine}\n" + speaks) == ""
-    for _ in range(2):  # on a GPU the first call has a trial in the worker, which is not to be seen
-        text = "y = speaks(x.to(speaks.device), w.to(speaks.device))"
+    prints = DIRECT.replace("g_y[i] =", 'if (i < 2) printf("output %d\\n", int(i));\n    g_y[i] =')
+    assert notebook.printed(f"%%kernel prints --engine {engine}\n" + prints) == ""
+    # On a GPU the first call has a rehearsal in the worker, whose output must not appear.
+    for _ in range(2):
+        text = "y = prints(x.to(prints.device), w.to(prints.device))"
         assert notebook.printed(text) == "output 0\noutput 1\n"
 
 
@@ -369,7 +371,7 @@ def test_what_c_prints_reaches_pythons_output(
     assert capsys.readouterr().out == "from C\n"
 
 
-# Keeps a compiler busy for seconds.
+# This keeps a compiler busy for seconds.
 BUSY = """
 constexpr long busy(int n) {
     long sum = 0;
@@ -404,7 +406,8 @@ def test_interrupt_ends_a_cell_at_once(notebook: Notebook, name: str) -> None:
     shown = "".join(out.get("text", "") for out in outputs)
     assert failed == ["KeyboardInterrupt"] or "KeyboardInterrupt" in shown, outputs
     assert notebook.printed("print(mine(x, w).sum().item())") == "36.0\n"
-    end = time.monotonic() + 30  # compilers of other threads may come to their end
+    # Compilers in other threads may still run for a moment.
+    end = time.monotonic() + 30
     while notebook.children(sign) and time.monotonic() < end:
         assert notebook.printed("") == ""
     assert not notebook.children(sign)

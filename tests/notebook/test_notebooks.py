@@ -1,4 +1,4 @@
-"""The walk: every notebook runs top to bottom, and what is committed is fit to be read."""
+"""Every notebook runs from top to bottom, and the committed notebooks are readable."""
 
 import ast
 import copy
@@ -20,15 +20,18 @@ import convlab
 from tests.instruments.run_notebooks import NOTEBOOKS, clean, executed, names
 from tests.notebook.smaller import INSTEAD
 
-KIBIBYTES = 400  # a notebook's size at most
-LINES = 20  # a code cell's length at most
-KERNEL_LINES = 60  # of one that holds a whole .cu file
+# The largest size of a notebook, in KiB.
+KIBIBYTES = 400
+# The most lines of a code cell.
+LINES = 20
+# The most lines of a code cell that contains a whole .cu file.
+KERNEL_LINES = 60
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
-# Of a problem that is too large for the simulator, `inspect` has few blocks simulated; of the rungs a
-# third is compared where none is named, of the awkward problems an eighth is checked: all are in
-# test_kernels.py and by `compare`, which CI runs. And nvcc compiles what `inspect` shows, not all
-# that is checked, as in the other tests (conftest.py).
+# Less work than the reader's notebook. `inspect` simulates fewer blocks of a large problem. `compare`
+# without names uses a third of the rungs. The check uses an eighth of the awkward problems. CI covers
+# all of them in test_kernels.py and with `compare`. As in other tests (conftest.py), nvcc compiles
+# only what `inspect` shows.
 SMALLER = """
 import sys
 
@@ -46,25 +49,25 @@ sets = named._sets()
 sets["awkward"], sets["by name only"] = sets["awkward"][::8], sets["awkward"]
 nvcc_report.nvcc_report = lambda kernel: None
 """
-# A file for each notebook: its exercises' solutions in order, parted by lines of "# %%".
+# One file per notebook: the solutions of its exercises in order, separated by lines "# %%".
 SOLUTIONS = Path(__file__).resolve().parent / "solutions"
 
 
 @dataclass
 class Run:
-    """A notebook that was run here, and its kernel, still alive."""
+    """A notebook that was run here, and its kernel, which is still alive."""
 
     name: str
     notebook: NotebookNode
     client: NotebookClient
 
     def tagged(self, tag: str) -> list[int]:
-        """Return the places of the cells that have a tag."""
+        """Return the indices of the cells that have a tag."""
         cells = enumerate(self.client.nb.cells)
         return [index for index, cell in cells if tag in cell.metadata.get("tags", [])]
 
     def again(self, index: int, source: str | None = None) -> str:
-        """Run one cell again, with another source if one is given; return what it printed."""
+        """Run one cell again, optionally with another source; return its printed output."""
         cell = self.client.nb.cells[index]
         cell.source = cell.source if source is None else source
         return printed(self.client.execute_cell(cell, index))
@@ -80,7 +83,7 @@ def solutions(name: str) -> list[str]:
     params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names()],
 )
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
-    """Run a notebook from a fresh kernel, on the simulator whatever this machine has."""
+    """Run a notebook in a new kernel, on the simulator even if this machine has a GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         less = INSTEAD.get(request.param, {})
@@ -90,7 +93,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 @pytest.fixture(params=names())
 def committed(request: pytest.FixtureRequest) -> NotebookNode:
-    """Read a notebook as it is on disk."""
+    """Return a notebook as it is on disk."""
     return nbformat.read(NOTEBOOKS / f"{request.param}.ipynb", as_version=4)
 
 
@@ -113,7 +116,7 @@ def test_shows_tables_and_figures(run: Run) -> None:
     assert any("image/png" in data for data in shown)
 
 
-def test_last_cell_tells_where_and_when(run: Run) -> None:
+def test_last_cell_prints_machine_and_date(run: Run) -> None:
     text = printed(run.notebook.cells[-1])
     assert re.search(r"\d{4}-\d\d-\d\d, torch \d.*, Python 3", text)
     assert "on the simulator" in text
@@ -157,7 +160,7 @@ def test_committed_ran_top_to_bottom(committed: NotebookNode) -> None:
     assert "stderr" not in {out.get("name") for out in outputs(committed)}
 
 
-def test_committed_names_no_place_of_a_machine(committed: NotebookNode) -> None:
+def test_committed_contains_no_path_of_a_machine(committed: NotebookNode) -> None:
     for out in outputs(committed):
         texts = {k: v for k, v in out.get("data", {}).items() if k != "image/png"}
         text = out.get("text", "") + json.dumps(texts)
@@ -186,14 +189,14 @@ def test_committed_opens_its_kernel(committed: NotebookNode) -> None:
         assert f"kernels/{name}.cu" in text
 
 
-def test_committed_names_no_rung_that_is_not_there(committed: NotebookNode) -> None:
+def test_committed_names_only_existing_rungs(committed: NotebookNode) -> None:
     text = "\n".join(cell.source for cell in committed.cells)
-    there = {path.stem for path in KERNELS.glob("*.cu")} | set(names()) | {"04_your_idea"}
-    assert set(re.findall(r"\b0\d[a-z]?_[a-z]\w*", text)) <= there
+    existing = {path.stem for path in KERNELS.glob("*.cu")} | set(names()) | {"04_your_idea"}
+    assert set(re.findall(r"\b0\d[a-z]?_[a-z]\w*", text)) <= existing
 
 
 def absent(code: str) -> set[str]:
-    """What a text takes of convlab that is not there: names, modules' attributes, keywords."""
+    """Return what a code uses of convlab that does not exist: names, attributes, keywords."""
     known = {"convlab": convlab}
     missing = set()
 
@@ -221,27 +224,28 @@ def absent(code: str) -> set[str]:
     return missing
 
 
-def test_committed_takes_of_convlab_what_is_there(committed: NotebookNode) -> None:
-    """Where only a GPU runs it, too."""
+def test_committed_uses_only_what_convlab_has(committed: NotebookNode) -> None:
+    """This includes code that only a GPU runs."""
     cells = [cell.source for cell in committed.cells if cell.cell_type == "code"]
     assert not absent("\n".join(map(TransformerManager().transform_cell, cells)))
     code = "from convlab.profile import ncu, no\nif no: ncu.profile(1), convlab.check(0, kind=2).ok"
     assert absent(code) == {"no", "ncu.profile", "kind"}
 
 
-def test_committed_binds_no_function_s_name_again(committed: NotebookNode) -> None:
-    functions: set[str] = set()  # an earlier cell, run once more, would call something else
+def test_committed_reuses_no_function_s_name(committed: NotebookNode) -> None:
+    # If a name is reused, an earlier cell that runs again calls another function.
+    functions: set[str] = set()
     for cell in committed.cells:
         if cell.cell_type == "code":
             plain = TransformerManager().transform_cell(cell.source)
-            found = symtable.symtable(plain, "cell", "exec").get_symbols()
-            defined = {symbol.get_name() for symbol in found if symbol.is_namespace()}
-            bound = {symbol.get_name() for symbol in found if symbol.is_assigned()}
+            symbols = symtable.symtable(plain, "cell", "exec").get_symbols()
+            defined = {symbol.get_name() for symbol in symbols if symbol.is_namespace()}
+            bound = {symbol.get_name() for symbol in symbols if symbol.is_assigned()}
             assert not (bound - defined) & functions
             functions |= defined
 
 
-def test_clean_drops_progress_and_keeps_other_words() -> None:
+def test_clean_drops_progress_and_keeps_other_output() -> None:
     streams = {
         "bar": "\rbuilding 01_direct:  33%|███▎      | 1/3 [00:01<00:02,  1.2s/it]",
         "warning": "TqdmWarning: IProgress not found.",

@@ -1,4 +1,4 @@
-"""Which addresses a warp touches: recorded, and drawn."""
+"""The addresses that a warp accesses: recorded, and drawn."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_each_lane_has_its_index(patterns: convlab.Kernel) -> None:
         ("three times", "load of s_tile: 1 wavefront, minimum 1"),
     ],
 )
-def test_a_map_tells_what_moves(patterns: convlab.Kernel, line: str, says: str) -> None:
+def test_a_map_shows_the_traffic(patterns: convlab.Kernel, line: str, says: str) -> None:
     chart = convlab.access_map(patterns, PROBLEM, line, block=(1, 2, 0))
     assert says in [axes.get_title() for axes in chart.axes]
     heading = chart.get_suptitle()
@@ -65,7 +65,7 @@ def test_a_map_tells_what_moves(patterns: convlab.Kernel, line: str, says: str) 
     chart.canvas.draw()
 
 
-def test_maps_agree_with_what_the_simulator_counts(patterns: convlab.Kernel) -> None:
+def test_maps_agree_with_the_simulators_counts(patterns: convlab.Kernel) -> None:
     launch = patterns.prepare(PROBLEM, *inputs(PROBLEM, 0))
     launch()
     blocks = 6
@@ -92,7 +92,7 @@ def test_the_headline_problems_need_no_memory() -> None:
     assert len(frame[frame["array"] == "x"]) == 32 * 16 * 9
 
 
-def test_of_several_launches_the_line_decides() -> None:
+def test_the_line_selects_one_of_several_launches() -> None:
     frame = warp_accesses.accesses("02_im2col_gemm", PROBLEM)
     assert list(dict.fromkeys(frame["kernel"])) == ["im2col", "gemm_nchw"]
     stores = frame[(frame["array"] == "y") & (frame["kind"] == "store")]
@@ -112,12 +112,12 @@ def test_of_several_launches_the_line_decides() -> None:
     ],
     ids=["no access", "no text", "execution", "block", "shape", "warp"],
 )
-def test_what_is_not_there(patterns: convlab.Kernel, options: dict, says: str) -> None:
+def test_missing_lines_blocks_and_warps(patterns: convlab.Kernel, options: dict, says: str) -> None:
     with pytest.raises(ProblemError, match=says):
         convlab.access_map(patterns, PROBLEM, **options)
 
 
-def test_a_record_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_recorded_requests_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warp_accesses, "LIMIT", 50)
     with pytest.raises(ProblemError, match="more than 50 memory requests"):
         warp_accesses.accesses("01", "N=1,C=4,H=8,W=34,K=1,R=3,S=3")
@@ -135,7 +135,7 @@ def test_the_footprint_is_the_tile_and_its_halo() -> None:
     assert "direct" in warp_accesses.footprint("01_direct", problem).get_suptitle()
 
 
-def test_halves_that_lie_otherwise() -> None:
+def test_half_precision_in_nhwc() -> None:
     """A warp copies the first 32 elements of NHWC: ten pixels of 3 channels, and 2 of the next."""
     kernel = convlab.compile((FOLDER / "copy.cu").read_text(), name="halves", engine="sim")
     problem = Problem(N=2, C=3, H=5, W=7, K=3, R=1, S=1)

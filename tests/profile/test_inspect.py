@@ -1,4 +1,4 @@
-"""Why a kernel is slow: occupancy, ncu's tables, the model, and what `inspect` shows of them."""
+"""Why a kernel is slow: occupancy, ncu's tables, the model, and the results of `inspect`."""
 
 import html
 import itertools
@@ -54,14 +54,14 @@ SMALL = "N=1,C=4,H=18,W=34,K=8,R=3,S=3"
     "gpu, threads, registers, shared, blocks, limit",
     [
         ("H200", 256, 32, 0, 8, "warps and registers"),
-        ("H200", 256, 33, 0, 6, "registers"),  # 40 a thread: units of 256 a warp
+        ("H200", 256, 33, 0, 6, "registers"),  # 40 per thread: units of 256 per warp
         ("H200", 32, 16, 0, 32, "blocks"),
         ("H200", 128, 32, 48 << 10, 4, "shared memory"),  # each takes 49 KiB
-        ("H200", 96, 168, 0, 4, "registers"),  # 12 warps: 3 of each partition's registers
-        ("A100", 256, 32, 41 << 10, 3, "shared memory"),  # 42 KiB with what is reserved
-        ("A100", 512, 65, 0, 1, "registers"),  # 72 a thread: 28 warps a SM
+        ("H200", 96, 168, 0, 4, "registers"),  # 12 warps: 3 in each partition
+        ("A100", 256, 32, 41 << 10, 3, "shared memory"),  # 42 KiB with the reserved 1 KiB
+        ("A100", 512, 65, 0, 1, "registers"),  # 72 per thread: 28 warps per SM
         ("T4", 256, 32, 32 << 10, 2, "shared memory"),  # nothing is reserved there
-        ("T4", 256, 32, 65 << 10, 0, "shared memory"),  # no block can have that
+        ("T4", 256, 32, 65 << 10, 0, "shared memory"),  # more than a block can have
         ("L4", 512, 32, 0, 3, "warps"),
     ],
 )
@@ -107,7 +107,7 @@ def test_occupancy_agrees_with_nvidias_own_code(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("threads, registers", [(0, 32), (1025, 32), (128, 256)])
-def test_impossible_blocks_are_refused(threads: int, registers: int) -> None:
+def test_impossible_blocks_are_errors(threads: int, registers: int) -> None:
     with pytest.raises(ProblemError):
         occupancy(GPUS["H200"], threads, registers)
 
@@ -128,7 +128,8 @@ def test_gpus_by_name() -> None:
 
 # ---- ncu ------------------------------------------------------------------------------------
 
-# Written by hand after ncu's raw page. Columns in an order of their own; one number is missing.
+# Written by hand in the form of ncu's raw page. The order of the columns is arbitrary, and one
+# number is missing.
 NCU = (FOLDER / "ncu.csv").read_text()
 FORBIDDEN = (
     "==PROF== Connected to process 12\n==ERROR== ERR_NVGPUCTRPERM - The user does not have "
@@ -146,12 +147,12 @@ def test_ncus_table_is_read_by_function_and_summed() -> None:
     assert found["dram_read_bytes"][0] == 294912 and math.isnan(found["dram_read_bytes"][1])
     assert ncu.refusal(NCU) is None
     assert ncu.read_csv("==PROF== Connected\n==WARNING== No kernels were profiled.\n").empty
-    # a library's kernels can be left out
+    # a caller can omit a library's kernels
     own = ncu_agreement.only(found, ["gemm"])
     assert list(own["function"]) == ["gemm<8, 4>"]
     assert ncu.totals(own)["global_load_requests"] == 13824
-    # behind each of several calls stands a mark, also of one that failed; the last ended halfway
-    marked = NCU.replace("im2col(", "at::cuda::<unnamed>::spin_kernel(")  # as ncu writes it
+    # A mark follows each of several calls, also one that failed. The last call did not end.
+    marked = NCU.replace("im2col(", "at::cuda::<unnamed>::spin_kernel(")  # ncu's name of the mark
     mark = ncu.read_csv(marked)[:1]
     assert list(mark["function"]) == ["at::cuda::spin_kernel"]
     all_of_them = pd.concat([found, mark, mark, found[1:], mark, found], ignore_index=True)
@@ -174,23 +175,23 @@ def test_ncus_table_is_read_by_function_and_summed() -> None:
 @pytest.mark.parametrize(
     "output, says",
     [
-        (FORBIDDEN, "Run as root"),
+        (FORBIDDEN, "run as root, or start the container with --cap-add=SYS_ADMIN"),
         ("==ERROR== Failed to find metric foo__bar.sum", "ncu failed: Failed to find metric foo"),
         ("==ERROR== The application returned an error code (1).", "error code"),
     ],
 )
-def test_refusals_are_one_line_with_what_to_do(output: str, says: str) -> None:
+def test_ncus_errors_are_one_line_with_what_to_do(output: str, says: str) -> None:
     line = ncu.refusal(output)
     assert says in line and "\n" not in line
 
 
-def test_without_ncu_it_says_where_it_comes_from(monkeypatch) -> None:
+def test_a_missing_ncu_is_an_error_that_says_where_to_get_it(monkeypatch) -> None:
     monkeypatch.setattr(toolchain, "find", lambda name: None)
     with pytest.raises(LaunchError, match="CUDA toolkit"):
         ncu.profile_each([(convlab.load("01_direct", engine="sim"), convlab.problem(SMALL))])
 
 
-def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> None:
+def test_ncu_runs_a_process_that_gets_the_pickled_kernel(monkeypatch) -> None:
     kernel = convlab.load("03@TILE=8", engine="sim")
     problem = convlab.problem(SMALL)
 
@@ -213,9 +214,9 @@ def test_ncu_is_put_around_a_process_that_is_handed_the_kernel(monkeypatch) -> N
 # ---- the model ------------------------------------------------------------------------------
 
 
-def test_of_a_large_problem_some_blocks_are_simulated(monkeypatch) -> None:
+def test_a_large_problem_is_sampled(monkeypatch) -> None:
     monkeypatch.setattr(sampling, "MACS", 5_000_000)
-    monkeypatch.setattr(sampling, "_PROBE_SECONDS", 60)  # of a machine that has other work, too
+    monkeypatch.setattr(sampling, "_PROBE_SECONDS", 60)  # the machine may be busy
     kernel = convlab.load("03_smem_tile", engine="sim")
     problem = convlab.problem("wide")
     seen, again = (sampling.count(kernel, problem) for _ in range(2))
@@ -229,7 +230,7 @@ def test_of_a_large_problem_some_blocks_are_simulated(monkeypatch) -> None:
 
 
 def counted(problem, scale: float) -> SimpleNamespace:
-    """Counts of a made-up kernel: loads go with the channels, stores with the outputs."""
+    """Return invented counts: loads proportional to channels, stores to outputs."""
     loads = problem.macs * scale / 32
     stores = problem.gemm_m * problem.K / 32
 
@@ -281,8 +282,8 @@ def test_the_model_counts_what_warps_execute() -> None:
     stated = sum(FLOAT32.bytes(wide)[name] for name in ("x", "y"))
     assert found.dram.low == pytest.approx(stated, rel=0.02) and found.dram.bytes is None
     assert "the sample lacks some of the arrays that it reads" in found.dram.note
-    assert part.limited_by in part.terms and "ms; busy with" in str(part)
-    # fewer warps hide less, and more instructions take longer
+    assert part.limited_by in part.terms and "ms; overlapping parts: " in str(part)
+    # fewer warps hide less latency, and more instructions take longer
     assert predicted(wide, registers=255).ms > 1.5 * found.ms
     assert predicted(wide, scale=3).ms == pytest.approx(3 * found.ms, rel=0.2)
 
@@ -292,7 +293,7 @@ def test_the_model_counts_what_warps_execute() -> None:
 
 @needs_tools
 def test_predicted_bytes_of_dram_are_those_that_ncu_counted() -> None:
-    """On problems that differ by six powers of ten, and a kernel that is no rung."""
+    """The problems differ by six powers of ten, and one kernel is not a rung."""
     document = json.loads(calibrate_model.MEASURED.read_text())
     document["counters"] = document["counters"][:5] + document["counters"][5::60]  # seconds each
     rows = calibrate_model.dram_rows(document)
@@ -307,7 +308,7 @@ def test_predicted_bytes_of_dram_are_those_that_ncu_counted() -> None:
     assert f"{len(known)} of {len(known)} within a factor of 1.5" in text
 
 
-BLOCKS = {  # a rung, a problem of which not all blocks run, their order
+BLOCKS = {  # for each rung: a problem that is sampled, and the order of the blocks
     "01": ("N=2,C=4,H=40,W=72,K=12,R=3,S=3", "256 ngkpq"),
     "02": ("N=2,C=8,H=51,W=50,K=96,R=3,S=3", "64 k, then 128 npq"),
     "03": (
@@ -319,7 +320,7 @@ BLOCKS = {  # a rung, a problem of which not all blocks run, their order
 
 
 def blocks_of(name: str) -> BlockSequence:
-    """What blocks of a rung's last function touch, as learnt from some of all its launches."""
+    """Return the block sequence of a rung's last function, inferred from a sample."""
     kernel = convlab.load(name, engine="sim", workspace_limit=1 << 20)  # two chunks for 02
     problem = convlab.problem(BLOCKS[name][0])
     trace = sampling.simulate(kernel, problem, sample=24)
@@ -337,14 +338,14 @@ def blocks_of(name: str) -> BlockSequence:
     arrays = {row["array"] for row in reaches}
     made = BlockSequence(problem, FLOAT32, order, arrays, 1e6, blocks)
     assert made.agrees(reaches)
-    # an order is none if a block is not where it says
+    # an order is rejected if it does not predict the part of a block
     assert infer_order([*of_y[:-1], of_y[-1] | {"block": 0}], problem, FLOAT32.y) is None
     return made
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_what_the_l2_keeps_is_what_a_cache_keeps(name: str) -> None:
-    """Beside a cache that drops what was not touched for longest, block by block."""
+def test_the_model_of_the_l2_agrees_with_a_simulated_cache(name: str) -> None:
+    """The cache evicts the least recently used data, block by block."""
     blocks = blocks_of(name)
     touched = list(blocks.touches(np.arange(blocks.blocks)))
     parts = {
@@ -366,13 +367,13 @@ def test_what_the_l2_keeps_is_what_a_cache_keeps(name: str) -> None:
             while held > share * whole:
                 held -= sizes[next(iter(cache))]
                 del cache[next(iter(cache))]
-        (told,) = blocks.fetched_bytes([share * whole], wave=1)
-        assert told == pytest.approx(missed, rel=0.1), share
+        (fetched,) = blocks.fetched_bytes([share * whole], wave=1)
+        assert fetched == pytest.approx(missed, rel=0.1), share
 
 
 @needs_tools
-def test_bytes_of_dram_that_the_model_cannot_know_are_not_told(monkeypatch) -> None:
-    monkeypatch.setattr(sampling, "MACS", 240_000)  # some 24 blocks
+def test_unknown_dram_traffic_is_not_predicted(monkeypatch) -> None:
+    monkeypatch.setattr(sampling, "MACS", 240_000)  # about 24 blocks
     source = convlab.load("01_direct").source.replace(
         "int64_t(blockIdx.x) * kThreads", "int64_t(blockIdx.x * 37u % gridDim.x) * kThreads"
     )
@@ -398,7 +399,7 @@ def found() -> Inspection:
     return convlab.inspect("03_smem_tile", SMALL, gpu="A100", engine="sim")
 
 
-def test_inspect_shows_what_the_simulator_counted(found) -> None:
+def test_inspect_shows_the_simulators_counts(found) -> None:
     table = found.frame.set_index("quantity")
     launch = convlab.load("03", engine="sim").prepare(found.problem, *data.inputs(found.problem))
     launch()
@@ -410,7 +411,7 @@ def test_inspect_shows_what_the_simulator_counted(found) -> None:
 
 
 @needs_tools
-def test_less_than_the_least_is_explained_where_it_is_shown(found) -> None:
+def test_traffic_below_the_theoretical_minimum_is_explained(found) -> None:
     assert (
         found.predicted.dram.bytes > found.problem.min_bytes
         and "below the theoretical minimum" not in str(found)
@@ -432,7 +433,7 @@ def test_inspect_renders_in_a_notebook_as_json_and_as_a_figure(found, tmp_path) 
 
 
 @needs_tools
-def test_the_verdict_names_what_limits_and_says_that_it_is_a_models(found) -> None:
+def test_the_verdict_names_the_limit_and_the_model(found) -> None:
     assert found.verdict.startswith("the model's verdict: conv2d_smem_tile, 100%")
     assert found.verdict in " ".join(html.unescape(found._repr_html_()).split())
     assert sum(found.issued.values()) == pytest.approx(1, abs=0.1)
@@ -445,7 +446,7 @@ def test_the_verdict_names_what_limits_and_says_that_it_is_a_models(found) -> No
     assert (hot["per_ffma"] == 1).all() and len(hot)
 
 
-def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
+def test_missing_information_is_a_note_of_one_line(monkeypatch) -> None:
     def none(*arguments, **options):
         raise BuildError("no nvcc: `pip install -r requirements.txt` brings one")
 
@@ -456,7 +457,7 @@ def test_what_is_missing_is_said_in_a_line_each(monkeypatch) -> None:
     assert any(note.startswith("no prediction") for note in found.notes)
     assert not any("\n" in note for note in found.notes)
     assert "sectors per load" in str(found)
-    # a kernel that faults is still compiled, and the fault is a line
+    # a kernel with an error is still compiled, and the error is a note of one line
     source = convlab.load("01_direct").source.replace("g_y[i] =", "g_y[i + 4096] =")
     found = convlab.inspect(kernel.compile(source, name="wild", engine="sim"), SMALL)
     assert any(note.startswith("not simulated") and "out of bounds" in note for note in found.notes)
@@ -482,7 +483,7 @@ def test_without_the_simulator_there_is_still_the_machine_code(monkeypatch) -> N
     assert list(found.static["function"]) == ["conv2d_smem_tile"] and len(found.sass)
 
 
-def test_blocks_that_are_too_long_to_sample_are_said_so_within_the_kernels_own_limit(
+def test_blocks_that_take_too_long_to_sample_are_a_note_within_the_kernels_time_limit(
     monkeypatch,
 ) -> None:
     monkeypatch.setattr(sampling, "MACS", 1)
@@ -509,7 +510,7 @@ def test_the_command_line(tmp_path, capfd) -> None:
     assert main(["inspect", "01_direct", "--gpu", "Voodoo"]) == 2
 
 
-def test_a_set_of_problems_has_a_row_each_and_a_summary(tmp_path) -> None:
+def test_a_set_of_problems_has_a_summary_and_a_row_for_each(tmp_path) -> None:
     strided = "N=1,C=4,H=18,W=34,K=8,R=3,S=3,stride=2"
     far = convlab.problem("N=1,C=4,H=18,W=34,K=8,R=5,S=5")
     source = convlab.load("01_direct").source.replace("supports: everything", "supports: R == 3")
@@ -525,7 +526,7 @@ def test_a_set_of_problems_has_a_row_each_and_a_summary(tmp_path) -> None:
         convlab.inspect(mine, [far], engine="sim")
 
 
-def test_the_listing_is_of_the_file_that_the_code_stands_in(tmp_path: Path) -> None:
+def test_the_listing_is_of_the_file_that_has_the_code(tmp_path: Path) -> None:
     mine = tmp_path / "mine.cu"
     mine.write_text('// title: THREADS are few\n#define THREADS 64\n#include "01_direct.cu"\n')
     found = convlab.inspect(mine, SMALL, engine="sim")
@@ -534,7 +535,7 @@ def test_the_listing_is_of_the_file_that_the_code_stands_in(tmp_path: Path) -> N
 
 
 def test_a_function_of_a_header_has_the_headers_lines() -> None:
-    """im2col stands in im2col.cuh: its lines are none of 02b's own, which has as many."""
+    """im2col is in im2col.cuh, so its lines are not lines of 02b with the same numbers."""
     found = convlab.inspect("02b_im2col_cublas", SMALL, gpu="L4", engine="sim")
     rows = found.lines[(found.lines["array"] == "x") & (found.lines["kind"] == "load")]
     assert set(rows["file"]) == {"im2col.cuh"}
@@ -554,22 +555,22 @@ def test_a_function_of_a_header_has_the_headers_lines() -> None:
 def test_nvcc_runs_once_for_a_kernel(monkeypatch, tmp_path) -> None:
     nvcc = Mock(side_effect=disassembly.nvcc.builds.device_code)
     monkeypatch.setattr(disassembly.nvcc.builds, "device_code", nvcc)
-    text = f"{convlab.load('01_direct').source}// {tmp_path}\n"  # was never compiled
+    text = f"{convlab.load('01_direct').source}// {tmp_path}\n"  # a new text, so that nvcc must compile it
     mine = kernel.compile(text, name="mine", engine="sim")
     first = disassembly.compiled(mine, GPUS["L4"])
     convlab.inspect(mine, SMALL, gpu="L4", engine="sim")
-    disassembly.functions.cache_clear()  # as in another process
+    disassembly.functions.cache_clear()  # as in a new process
     assert disassembly.compiled(mine, GPUS["L4"]) == first and first[0].instructions
     assert nvcc.call_count == 1
     disassembly.compiled(mine.tuned("THREADS=128"), GPUS["L4"])
-    assert convlab.check(mine, SMALL).ok  # which has it compiled for an H200, the simulator's GPU
+    assert convlab.check(mine, SMALL).ok  # check compiles it for an H200, the simulated GPU
     disassembly.compiled(mine, GPUS["H200"])
     assert nvcc.call_count == 3
 
 
 @needs_tools
-def test_what_warps_execute_is_counted_on_the_problems_own_trips() -> None:
-    """nvcc unrolls 01's loop over s by 4, which a filter of 3 columns never enters."""
+def test_executed_instructions_depend_on_the_problems_loop_counts() -> None:
+    """nvcc unrolls 01's loop over s by 4; with a filter of 3 columns that loop never runs."""
     narrow, wide = (
         convlab.inspect("01_direct", f"N=1,C=4,H=18,W=34,K=8,R=3,S={s}", gpu="L4", engine="sim")
         for s in (3, 8)
@@ -586,15 +587,15 @@ def test_what_warps_execute_is_counted_on_the_problems_own_trips() -> None:
 
 
 @needs_tools
-def test_the_model_is_of_the_instance_that_was_launched() -> None:
+def test_the_model_uses_the_instance_that_was_launched() -> None:
     found = convlab.inspect("05_async_gemm", "N=1,C=8,H=34,W=34,K=64,R=3,S=3", engine="sim")
     (part,) = found.predicted.parts
     assert part.name == "conv2d_async_gemm<128, 32, 4, 1>"
-    # few of a block's threads do one of its loop's lines
+    # few threads of a block execute one of the loop's lines
     assert part.mix["FFMA"] == pytest.approx(80 / 72 * found.problem.macs / 32, rel=0.01)
 
 
-def test_what_cannot_be_inspected_is_refused() -> None:
+def test_inspect_rejects_libraries_and_unknown_gpus() -> None:
     with pytest.raises(ProblemError, match="library"):
         convlab.inspect("cudnn:fp32", SMALL)
     with pytest.raises(ProblemError, match="no GPU"):
@@ -663,13 +664,15 @@ def test_the_listing_in_a_notebook(listing: Listing) -> None:
     page = listing._repr_html_()
     rows = [re.findall(r"<td.*?</td>", row) for row in page.split("<tr>")[1:]]
     bare = [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in rows]
-    # the source first, indented without any style too; it may fold, and the rest is narrow
+    # the source is the first column, and indented even without styles; it may wrap
     assert bare[2][0].replace("\xa0", " ") == "   2      s[i] = x[i];"
     assert "\xa0" in bare[2][0] and "white-space:pre" not in page
     assert all(sum(map(len, row[1:])) <= 60 for row in bare)
     assert "5.00 sectors" in page and "8.00 wavefronts" in page
     assert "s[0] &lt; 1" in page and "// quiet" in page and "8 lanes meet" in page
-    assert "background:#" not in page and "color:#222" not in page  # a theme's own, light or dark
+    assert (
+        "background:#" not in page and "color:#222" not in page
+    )  # colours are those of the theme, light or dark
 
 
 @needs_tools
@@ -706,8 +709,8 @@ def test_the_ladder_is_predicted_in_its_order_and_within_a_factor(monkeypatch) -
     ],
     ids=["shifted", "two lanes", "every other", "broadcast", "float4", "wide broadcast"],
 )
-def test_a_map_counts_what_moves(addresses, width: int, space: str, says: str) -> None:
-    """Beside what test_accesses.py sees of a kernel."""
+def test_the_summary_of_a_map(addresses, width: int, space: str, says: str) -> None:
+    """test_accesses.py tests the maps of a kernel."""
     request = access_figures.Request(dict(enumerate(addresses)), width, space)
     assert access_figures.draw_requests([request]).axes[0].get_title() == f"load of {space}: {says}"
 
@@ -741,9 +744,9 @@ def test_on_a_gpu_there_is_a_time_and_counters_or_the_reason_why_not() -> None:
     int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1,
     reason="DRAM's counters count what all processes do: run it alone, with -n 0",
 )
-def test_on_a_gpu_the_bytes_of_dram_are_those_predicted_or_not_told() -> None:
-    """Several calls in one process, of several functions too."""
-    spec = convlab.problem("N=32,C=32,H=130,W=130,K=64,R=3,S=3")  # more than any L2 holds
+def test_on_a_gpu_the_dram_traffic_is_as_predicted_or_not_predicted() -> None:
+    """Several calls run in one process; some have several functions."""
+    spec = convlab.problem("N=32,C=32,H=130,W=130,K=64,R=3,S=3")  # larger than any L2
     calls = [(convlab.load(name, engine="cuda"), spec) for name in ("01", "02", "05", "10")]
     try:
         frames = ncu.profile_each(calls, calibrate_model.DRAM)
@@ -751,5 +754,6 @@ def test_on_a_gpu_the_bytes_of_dram_are_those_predicted_or_not_told() -> None:
         pytest.skip(str(refused))
     for (rung, _), frame in zip(calls, frames, strict=True):
         counted = frame["dram_read_bytes"].sum() + frame["dram_write_bytes"].sum()
-        told = convlab.inspect(rung.on("sim"), spec, engine="sim").predicted.dram.bytes
-        assert told is None or 1 / 1.5 < told / counted < 1.5, (rung.name, told, frame.to_dict())
+        predicted = convlab.inspect(rung.on("sim"), spec, engine="sim").predicted.dram.bytes
+        details = (rung.name, predicted, frame.to_dict())
+        assert predicted is None or 1 / 1.5 < predicted / counted < 1.5, details

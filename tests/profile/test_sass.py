@@ -1,4 +1,4 @@
-"""What nvcc made of a kernel, how often each instruction runs, and how warps share an SM."""
+"""nvcc's machine code of a kernel, how often each instruction runs, and how warps share an SM."""
 
 from pathlib import Path
 
@@ -16,19 +16,19 @@ from convlab.profile.instruction_counts import instruction_counts
 from convlab.profile.launched_functions import find_function
 from tests.suites import ENTRY, FOLDER, cubin, needs_tools
 
-# Written by hand after nvdisasm -c -gi: a loop in a loop, a header's function inlined, a trap.
+# Written by hand in the form of nvdisasm -c -gi: nested loops, an inlined function of a header, a trap.
 SAMPLE = (FOLDER / "mul.sass").read_text()
-LOG = (FOLDER / "mul.log").read_text()  # after ptxas -v
+LOG = (FOLDER / "mul.log").read_text()  # in the form of ptxas -v
 
 
 @pytest.fixture
 def mul() -> sass.Function:
-    """The sample's first function."""
+    """Return the sample's first function."""
     return disassembly.with_resources(LOG, disassembly.parse(SAMPLE, "kernels/mul.cu"))[0]
 
 
 def function(*rows: tuple, symbol: str = "f", **options) -> sass.Function:
-    """A function of instructions (opcode, operands, target, line), 16 bytes apart."""
+    """Return a function with instructions (opcode, operands, target, line), 16 bytes apart."""
     code = []
     for n, row in enumerate(rows):
         opcode, operands, target, line = (*row, *("", None, 1)[len(row) - 1 :])
@@ -74,12 +74,12 @@ def test_registers_spills_and_shared_memory_of_each_function() -> None:
     assert (empty.registers, empty.static_shared, empty.spill_bytes) == (4, 0, 0)
 
 
-def test_what_the_machine_code_tells(mul: sass.Function) -> None:
+def test_lines_loops_and_instructions_of_the_machine_code(mul: sass.Function) -> None:
     lines = {i.address: i.line for i in mul.instructions}
     assert lines[0x00] == 10
-    assert lines[0x10] == 12  # of an inlined function of a header: where it was called
+    assert lines[0x10] == 12  # an inlined function of a header has the line of its call
     assert (lines[0x20], lines[0x50], lines[0x90], lines[0xD0]) == (14, 17, 18, 21)
-    assert mul.loops == [(0x20, 0xC0), (0x50, 0xA0)]  # the trap is none
+    assert mul.loops == [(0x20, 0xC0), (0x50, 0xA0)]  # the trap is no loop
     assert mul.hot_loop == (0x50, 0xA0)
     assert mul.mix(mul.hot_loop) == {
         "FFMA": 2,
@@ -124,7 +124,7 @@ def test_kinds_of_instructions(opcode: str, kind: str) -> None:
     [
         ("HMMA.1688.F32.TF32", 2 * 16 * 8 * 8, 1 / 0.65),
         ("HMMA.16816.F32.BF16", 2 * 16 * 8 * 16, 0.5 / 0.65),
-        ("HGMMA.64x128x8.F32.TF32", 2 * 64 * 128 * 8 / 4, 1.0),  # of a group of 4 warps
+        ("HGMMA.64x128x8.F32.TF32", 2 * 64 * 128 * 8 / 4, 1.0),  # per warp of a group of 4
         ("FFMA", 0, 1.0),
     ],
 )
@@ -145,12 +145,12 @@ def test_how_often_instructions_run_follows_from_the_lines_requests(mul: sass.Fu
     lines = [
         row(14, "global", "load", 10, 16),
         row(14, "shared", "store", 10, 16),
-        row(17, "shared", "load", 1000 + 4 * 1000, 4),  # of four scalar loads nvcc made one
-        row(22, "global", "store", 1, 4),  # a statement that goes over two lines
+        row(17, "shared", "load", 1000 + 4 * 1000, 4),  # nvcc merged four scalar loads
+        row(22, "global", "store", 1, 4),  # a statement on two lines
     ]
     times = instruction_counts(mul, lines, {}, warps=1)
     assert sum(times[i.address] for i in mul.instructions if i.kind == "FFMA") == 2 * 1000
-    # the inner loop, the outer one's own five, what stands outside all loops
+    # the inner loop, the five instructions of the outer loop alone, those outside all loops
     assert sum(times.values()) == pytest.approx(6 * 1000 + 5 * 10 + 5)
 
 
@@ -167,7 +167,7 @@ def test_a_launch_finds_its_function(mul: sass.Function) -> None:
     assert find_function(functions, "mul<kTile>", counted) is mul  # the other has no line 17
 
 
-def test_the_simulator_names_the_instance_that_a_pointer_means() -> None:
+def test_the_simulator_names_the_instance_behind_a_pointer() -> None:
     source = """#include "convlab.cuh"
     template <int T> __global__ void tile(float* y) { y[threadIdx.x] = T; }
     __global__ void none(float* y) { y[0] = 0; }"""
@@ -188,8 +188,8 @@ def test_the_simulator_names_the_instance_that_a_pointer_means() -> None:
     "trips, main, copies",
     [(3, 0, (1, 1, 1)), (9, 2, (1, 0, 0)), (4, 1, (0, 0, 0)), (7, 1, (1, 1, 1))],
 )
-def test_an_unrolled_loop_runs_whole_and_its_copies_the_rest(trips, main, copies) -> None:
-    """A loop (line 1) holds one that nvcc unrolled by 4 (line 2), and 3 copies for the rest."""
+def test_an_unrolled_loop_and_its_copies_share_the_iterations(trips, main, copies) -> None:
+    """A loop (line 1) contains a loop that nvcc unrolled by 4 (line 2), with 3 copies for the rest."""
     load = ("LDG.E", "R1, desc[UR0][R2.64]", None, 2)
     skip = ("BRA", "`(.L_8)", 16 * 13, 2)
     f = function(
@@ -215,7 +215,7 @@ def test_an_unrolled_loop_runs_whole_and_its_copies_the_rest(trips, main, copies
     assert tuple(times[16 * n] for n in (8, 10, 12)) == tuple(100 * c for c in copies)
 
 
-# ---- what a warp waits for, and how warps share an SM ----------------------------------------
+# ---- stalls of a warp, and how warps share an SM ----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_warp_waits_for_what_it_reads() -> None:
     assert waits == {0: 0, 16: 0, 32: 500 - 2, 48: 4 - 1}
 
 
-def test_a_loops_results_are_waited_for_by_its_next_round() -> None:
+def test_the_next_iteration_waits_for_a_loops_results() -> None:
     f = function(("FFMA", "R0, R1, R1, R0"), ("BRA", "`(.L_1)", 0))
     waits = warp_stalls.stalls(f, {0: 10.0, 16: 10.0}, load_cycles=500)
     assert waits[16] == warp_stalls.BRANCH and waits[0] == 0  # the branch takes longer than the sum
@@ -273,7 +273,7 @@ def test_throughput_of_one_and_of_very_many() -> None:
 # ---- with nvcc ------------------------------------------------------------------------------
 
 
-def test_without_nvdisasm_it_says_what_to_do(monkeypatch) -> None:
+def test_a_missing_nvdisasm_is_an_error_that_says_what_to_do(monkeypatch) -> None:
     monkeypatch.setattr(toolchain, "find", lambda name: None)
     with pytest.raises(BuildError, match="pip install -r requirements.txt"):
         disassembly.functions(b"", "", "x.cu")
@@ -282,7 +282,7 @@ def test_without_nvdisasm_it_says_what_to_do(monkeypatch) -> None:
 @needs_tools
 @pytest.mark.parametrize("arch, there", [("75", True), ("90a", True), ("90a", False)])
 def test_real_disassembly_of_the_first_rung(arch: str, there: bool, tmp_path: Path) -> None:
-    """Also of a source that is in no file."""
+    """The source may also be a text without a file."""
     path = catalog.find("01_direct")
     source = build.Source(path.read_text(), path.stem, path if there else None)
     made, log = cubin(source, arch, tmp_path)

@@ -190,7 +190,7 @@ def test_the_table_in_bf16_has_markers_of_its_own(asked, monkeypatch, tmp_path, 
     assert "| 63_square | bf16 | 15_wgmma_bf16 |" in page.read_text()
     assert '"bf16"' in capsys.readouterr().out
     for words in (["--set", "resnet50", "--class", "bf16"], ["--set", "kernelbench"]):
-        with pytest.raises(ProblemError, match="must have one line"):
+        with pytest.raises(ProblemError, match="does not have the markers once"):
             tables.main([str(page), *words])
     for words in (["--class", "bf16"], ["--compiled", "x"]):
         with pytest.raises(SystemExit):

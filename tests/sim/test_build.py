@@ -1,4 +1,4 @@
-"""Builds: reload after an edit, the cache that processes share, and what compilers say."""
+"""Builds: reload after an edit, the cache that processes share, and compilers' messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FILL = (FOLDER / "fill.cu").read_text()
 
 
 def value(kernel: convlab.Kernel) -> float:
-    """Run a kernel of this file and return the one value that it filled y with."""
+    """Run a kernel of this file, and return the value with which it filled y."""
     y = kernel(X.to(kernel.device), W.to(kernel.device))
     assert tuple(y.shape) == (1, 2, 4, 5)
     (found,) = set(y.flatten().tolist())
@@ -155,7 +155,7 @@ def test_many_reloads_of_one_file(engine: str) -> None:
         assert value(kernel) == 0
 
 
-# ---- what a build is named by -----------------------------------------------------------------
+# ---- the key of a build -----------------------------------------------------------------------
 
 
 def library(path: Path, **options: object) -> Path:
@@ -190,9 +190,9 @@ def test_a_simulated_build_has_lines_and_no_variables(fill: Path) -> None:
     assert "DW_TAG_inlined_subroutine" in told and "DW_AT_location" not in told
 
 
-# ---- what the compiler read -------------------------------------------------------------------
+# ---- headers that the compiler read -----------------------------------------------------------
 
-# The forms in which a header can be had: by the header that is edited, the kernel's line.
+# The ways to include a header: for each header that the test edits, the kernel's line.
 INCLUDED = {
     "brackets": "#include <brackets.cuh>",
     "comments": '#include /* the */ "comments.cuh" // one',
@@ -278,7 +278,7 @@ DAMAGED = [("kernel.so", kind) for kind in DAMAGE] + [("made.json", k) for k in 
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own, with nothing in it."""
+    """An empty cache for one test."""
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "_known", {})
     return toolchain.cache_dir()
@@ -286,7 +286,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own, with the simulator's parts in it, which take long to build."""
+    """A cache for one test, with the parts of the simulator, which take long to build."""
     parts = [
         simulated.runtime(),
         simulated._precompiled_headers(simulated.compiler(), simulated.FLAGS).library,
@@ -299,7 +299,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def built(name: str) -> cache.Build:
-    """A build that takes no compiler."""
+    """Make a build without a compiler."""
 
     def make(folder: Path) -> cache.BuildOutput:
         (folder / "any.so").write_bytes(bytes(range(256)) * 80)
@@ -364,7 +364,7 @@ def test_old_leftovers_are_swept(empty: Path) -> None:
     assert sorted(p.name for p in empty.iterdir()) == [made.name, "unfinished-young"]
 
 
-# ---- nothing of a kernel's runs here ----------------------------------------------------------
+# ---- no code of a kernel runs in this process -------------------------------------------------
 
 
 def test_a_build_is_not_loaded(fill: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +381,7 @@ def test_a_build_is_not_loaded(fill: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_build_for_cuda_follows_its_headers_and_is_not_loaded(
     fill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a GPU, or a torch for one."""
+    """There is no GPU, or torch has no CUDA."""
     monkeypatch.setattr(torch.version, "cuda", torch.version.cuda or "13.0")
     header = fill.with_name("number.cuh")
     fill.write_text("#include <number.cuh>\n" + filling("NUMBER"))
@@ -418,7 +418,7 @@ def test_threads_build_one_kernel_once(fill: Path) -> None:
 def test_a_path_with_odd_characters(
     fill: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the kernel, its header, and the cache; and messages name what the user knows."""
+    """Paths of the kernel, its header and the cache; messages have the user's own paths."""
     folder = tmp_path / name
     folder.mkdir()
     monkeypatch.setenv("CONVLAB_CACHE", str(folder / "cache"))
@@ -447,7 +447,7 @@ def test_headers_that_were_read_before_make_the_same_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def code(first: str, headers: Path) -> bytes:
-        """What a kernel becomes whose first include is a text, or these headers of it."""
+        """Return a kernel's machine code, with this first line and these precompiled headers."""
         monkeypatch.setattr(simulated, "_FIRST_LINE", first)
         monkeypatch.setattr(simulated, "_precompiled_headers", lambda *_: cache.Build(headers, 0.0))
         monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / f"{first[:9]} {headers.name}"))
@@ -472,8 +472,8 @@ def test_headers_that_were_read_before_make_the_same_code(
 
 # ---- processes that share a cache -------------------------------------------------------------
 
-# A compiler that the test holds by the hand: where $GATE is set, it says when it begins to compile
-# the kernel, and goes on only when it is told to; where $BROKEN is set, it fails.
+# A compiler that the test controls. If $GATE is set, it reports when it begins to compile the kernel,
+# and blocks until the test lets it go on. If $BROKEN is set, it fails.
 WRAPPER = """\
 #!/bin/sh
 if [ -n "$BROKEN" ]; then echo "$*" >> "$BROKEN"; exit 1; fi
@@ -487,11 +487,11 @@ case "$*" in
 esac
 exec c++ "$@"
 """
-PATIENCE = 400  # seconds: each process makes the simulator first, beside what else two cores do
+PATIENCE = 400  # seconds; each process builds the simulator first, on two cores with other work
 
 
 class Shared:
-    """A fresh cache, a compiler that can be held, and processes that use them."""
+    """A new cache, a compiler that the test can stop, and processes that use them."""
 
     def __init__(self, folder: Path) -> None:
         self.cache = folder / "cache"
@@ -507,7 +507,7 @@ class Shared:
         self.processes: list[BaseProcess] = []
 
     def start(self, path: Path, **environment: Path) -> BaseProcess:
-        """Start a fork of this process that loads a kernel and tells what it fills y with."""
+        """Start a fork of this process that loads a kernel and sends the value that fills y."""
         variables = {"CONVLAB_CACHE": self.cache, "CXX": self.compiler} | environment
         here, there = multiprocessing.Pipe(duplex=False)
 
@@ -523,12 +523,12 @@ class Shared:
         process = multiprocessing.get_context("fork").Process(target=fills)
         process.start()
         there.close()
-        process.told = here
+        process.connection = here
         self.processes.append(process)
         return process
 
     def wait_for_compilers(self, count: int) -> None:
-        """Return when so many compilers wait at the gate."""
+        """Return when `count` compilers wait at the gate."""
         seen = b""
         while len(seen) < 2 * count:
             ready, _, _ = select.select([self.started], [], [], PATIENCE)
@@ -537,21 +537,21 @@ class Shared:
             seen += os.read(self.started, 2)
 
     def result(self, process: BaseProcess) -> object:
-        """What a process told; it must have ended well."""
-        assert process.told.poll(PATIENCE)
-        found = process.told.recv()
+        """Return what a process sent; it must have ended without an error."""
+        assert process.connection.poll(PATIENCE)
+        sent = process.connection.recv()
         process.join(PATIENCE)
         assert process.exitcode == 0
-        return found
+        return sent
 
     def left(self, pattern: str) -> list[str]:
-        """The names in the cache that fit."""
+        """Return the names in the cache that match a pattern."""
         return sorted(path.name for path in self.cache.glob(pattern))
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """A cache of its own, for processes."""
+    """A separate cache, shared by processes."""
     made = Shared(tmp_path_factory.mktemp("shared"))
     yield made
     for process in made.processes:
@@ -600,16 +600,16 @@ def test_a_killed_build_harms_nothing(shared: Shared, fill: Path) -> None:
     path = fill.rename(fill.with_name("filler.cu"))
     killed = shared.start(path, GATE=shared.gate)
     shared.wait_for_compilers(1)
-    killed.kill()  # the process alone: ninja and the compiler live on, as after kill -9
+    killed.kill()  # only this process: ninja and the compiler run on, as after kill -9
     killed.join()
     (left,) = shared.left("unfinished-*")
     assert shared.left("filler-sim-*") == []
 
     assert shared.result(shared.start(path)) == 1
     assert len(shared.left("filler-sim-*")) == 1
-    assert shared.left("unfinished-*") == [left]  # it might still be somebody's
-    os.write(shared.go, b"g")  # the orphan finishes, into its own folder, and disturbs nobody
-    log = path.with_name("log")  # and what was built is compiled by nobody again
+    assert shared.left("unfinished-*") == [left]  # another process might still use it
+    os.write(shared.go, b"g")  # the orphan finishes in its own folder, where it does no harm
+    log = path.with_name("log")  # no process compiles the finished build again
     assert shared.result(shared.start(path, BROKEN=log)) == 1 and not log.exists()
 
 
@@ -630,7 +630,7 @@ def test_device_code_alone_is_compiled_in_folders_of_any_name(tmp_path: Path) ->
     assert made.parent == odd / "out" and made.stat().st_size > 0
 
 
-# ---- what compilers say -----------------------------------------------------------------------
+# ---- compilers' messages ----------------------------------------------------------------------
 
 COMPILERS = ["sim", pytest.param("nvcc", marks=needs_nvcc), ENGINES[1]]
 
@@ -647,7 +647,7 @@ def failure(path: Path, compiler: str, folder: Path) -> str:
 
 
 def short_with_a_log(error: pytest.ExceptionInfo[BuildError]) -> str:
-    """The message: no more than 14 lines, the last of which says where the whole log is."""
+    """Return the message. It has at most 14 lines; the last one has the path of the whole log."""
     lines = str(error.value).splitlines()
     assert len(lines) <= 14, str(error.value)
     if "full log" in lines[-1]:
@@ -656,7 +656,7 @@ def short_with_a_log(error: pytest.ExceptionInfo[BuildError]) -> str:
 
 
 def caret(message: str, number: int) -> str:
-    """The text of the quoted line from the caret on."""
+    """Return the text of the quoted line from the caret on."""
     lines = message.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(f"{number:5} | "))
     assert re.fullmatch(r" {5} \| +\^", lines[at + 1])
@@ -665,7 +665,7 @@ def caret(message: str, number: int) -> str:
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_compile_errors_quote_their_lines(fill: Path, compiler: str, tmp_path: Path) -> None:
-    """In a header, and in the kernel; and the caret finds its word past tabs and macros."""
+    """In a header and in the kernel; the caret is right also after tabs and macros."""
     header = fill.with_name("broken.cuh")
     header.write_text("#pragma once\n\n__device__ float half(float v) { return v / two; }\n")
     text = FILL.replace("    if (i < count)", "\tif (i < count && VALUE + VALUE >\ti_ + i)")
@@ -700,7 +700,7 @@ def test_many_errors_are_counted_not_shown(fill: Path, compiler: str, tmp_path: 
 
 
 INCLUDE = '#include "convlab.cuh"\n'
-AMISS = {  # what is replaced, by what, and what is then told, first of all the lines
+INVALID = {  # the old text, the new one, and the first line of the message
     "header": (
         INCLUDE,
         '#include "tenzor.cuh"\n',
@@ -731,12 +731,14 @@ AMISS = {  # what is replaced, by what, and what is then told, first of all the 
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-@pytest.mark.parametrize("what", AMISS)
-def test_what_is_amiss_is_told(fill: Path, compiler: str, what: str, tmp_path: Path) -> None:
-    old, new, told = AMISS[what]
+@pytest.mark.parametrize("what", INVALID)
+def test_invalid_code_has_a_clear_message(
+    fill: Path, compiler: str, what: str, tmp_path: Path
+) -> None:
+    old, new, message = INVALID[what]
     assert FILL.count(old) == 1
     fill.write_text(FILL.replace(old, new))
-    assert re.search(rf"did not compile\n\S*{told}", failure(fill, compiler, tmp_path))
+    assert re.search(rf"did not compile\n\S*{message}", failure(fill, compiler, tmp_path))
 
 
 def test_a_file_in_kernels_is_named_from_the_repository() -> None:
@@ -779,12 +781,12 @@ def test_an_undefined_function_is_named(engine: str) -> None:
         convlab.compile(source, name="linked", engine=engine)
 
 
-# ---- tools that are not there -----------------------------------------------------------------
+# ---- missing tools ----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Change where tools are looked for; they are looked for anew before and after."""
+    """Change the places where tools are searched, and search anew before and after the test."""
     looked_up = (toolchain.cuda, toolchain.version)
     with monkeypatch.context() as patch:
         for tool in looked_up:

@@ -1,7 +1,7 @@
-"""What the simulator counts where the lanes of a warp go different ways, against counts by hand.
+"""The simulator's counts for lanes that diverge, against counts by hand.
 
 The kernels and their counts are in ``cuda/divergent.cu``. `tests/instruments/ncu_agreement.py`
-compares with a GPU.
+compares the counts with those of a GPU.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ WARP = Suite("divergent")
 
 
 def loads(launch: Launch, array: str = "x") -> list[tuple[int, int, int]]:
-    """(requests, sectors, lanes) of each line with loads, in their order."""
+    """Return (requests, sectors, lanes) of each line with loads, in their order."""
     rows = [row for row in launch.lines if row["kind"] == "load" and row["array"] == array]
     return [(row["requests"], row["units"], row["lanes"]) for row in rows]
 
 
 @pytest.mark.parametrize("name", [name for name, case in WARP.cases.items() if "loads" in case])
-def test_lanes_meet_where_they_do_on_a_gpu(name):
-    """And in four orders of running them."""
+def test_lanes_reconverge_as_on_a_gpu(name):
+    """One case runs in four schedules."""
     launch = WARP.launch(name)
     for _ in range(3 if name == "three_ways" else 0):
         assert loads(launch) == WARP.value(name, "loads")
@@ -64,7 +64,7 @@ def test_operations_of_an_instruction(instruction, expected):
     assert operations.operations_of(*instruction.split(" ", 1)) == expected
 
 
-def test_operations_end_where_the_block_does():
+def test_operations_belong_to_their_basic_block():
     text = """
 0000000000001000 <kernel>:
     1000:	call   *0x2e25(%rip)        # 3f58 <__sanitizer_cov_trace_pc@Base>
@@ -90,7 +90,7 @@ def prepared(name: str, spec: str, **options):
     return problem, launch
 
 
-def test_flops_of_the_direct_kernel_are_those_of_the_taps_inside():
+def test_flops_of_the_direct_kernel_count_the_taps_inside_the_image():
     problem, launch = prepared("01_direct", "N=1,C=4,H=9,W=11,K=6,R=3,S=5,stride=2x1,padding=1x3")
     inside = sum(
         0 <= p * 2 - 1 + r < problem.H and 0 <= q - 3 + s < problem.W
@@ -101,7 +101,9 @@ def test_flops_of_the_direct_kernel_are_those_of_the_taps_inside():
     )
     assert inside < problem.P * problem.Q * problem.R * problem.S
     outputs = problem.K * problem.P * problem.Q
-    assert launch.flops == 2 * problem.K * problem.C * inside + outputs  # + 0: there is no bias
+    assert (
+        launch.flops == 2 * problem.K * problem.C * inside + outputs
+    )  # it adds 0 for the missing bias
 
 
 def test_flops_of_a_library():

@@ -1,4 +1,4 @@
-"""Bad input gets a clear error that says what to do, and the next good call works."""
+"""Invalid input raises a clear error that says what to do, and the next valid call works."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
 
 
 def normal(*shape: int) -> torch.Tensor:
-    """Normal data, the same each time."""
+    """Return normal data, the same each time."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def assert_works(kernel: Kernel) -> None:
-    """The very next good call gives the right result."""
+    """Assert that the next valid call gives the correct result."""
     x = normal(2, 4, 7, 8)
     w = normal(6, 2, 3, 3)
     bias = normal(6)
@@ -90,7 +90,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict, str]] = {
     "x-sparse": (dict(x=X.to_sparse()), r"x is torch\.sparse_coo.*to_dense"),
     "bias-rank": (dict(bias=normal(6, 1)), r"bias must have shape \(6,\)"),
 }
-# What a kernel refuses as it is called; `convlab.nn` says of dtypes what torch can do instead.
+# Tensors that a kernel's call rejects. For dtypes, `convlab.nn` says what torch can do instead.
 BAD_TENSORS: dict[str, tuple[dict, str]] = {
     "x-half": (dict(x=X.half()), r"x is torch\.float16.*x\.float\(\)"),
     "w-double": (dict(w=W.double()), r"w is torch\.float64.*w\.float\(\)"),
@@ -231,7 +231,7 @@ NAMES = ["../../x", "a/b", "", ".hidden", "x" * 200, "new\nline", None, 5]  # no
         (dict(source="\ud800"), "is not valid Unicode"),
     ],
 )
-def test_a_source_that_is_no_text_and_names_that_are_none(options: dict, message: str) -> None:
+def test_invalid_sources_and_names(options: dict, message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         convlab.compile(**{"source": FILE, "engine": "sim"} | options)
 
@@ -291,17 +291,17 @@ def test_a_pickled_pinned_kernel_stays_pinned(tmp_path: Path) -> None:
     assert_works(copy)
 
 
-# ---- kernels that a process does not survive --------------------------------------------------
+# ---- kernels that end their process -----------------------------------------------------------
 
 FILE = (FOLDER / "deadly.cu").read_text()
 
 
 def source(device: str = "", host: str = "") -> str:
-    """A kernel file with these lines in it; x has 49 elements, y 36, and there is no bias."""
+    """Return a kernel file with these lines; x has 49 elements, y has 36, and there is no bias."""
     return FILE.replace("DEVICE", device).replace("HOST", host)
 
 
-# What a kernel does, and the message, which names its line: others are in cuda/faults.cu.
+# The code of a kernel, and its message, which names the line. More cases are in cuda/faults.cu.
 DEVICE: dict[str, tuple[str, str]] = {
     "recursion": ("y[i] = deep(1);", "stack overflow"),
     "large-array": ("y[i] = large(i);", "stack overflow"),
@@ -310,10 +310,16 @@ DEVICE: dict[str, tuple[str, str]] = {
         "y[i] = unfinished(i);",
         "abort: a function that must return a value ended without one",
     ),
-    "far": ("y = nullptr; y[100000] = 0;", "null pointer; null arguments of conv2d: bias .*, workspace"),
+    "far": (
+        "y = nullptr; y[100000] = 0;",
+        "null pointer; null arguments of conv2d: bias .*, workspace",
+    ),
 }
 HOST: dict[str, tuple[str, str]] = {
-    "host-null-pointer": ("y = nullptr; y[0] = first;", r"null arguments of conv2d: bias \(the problem"),
+    "host-null-pointer": (
+        "y = nullptr; y[0] = first;",
+        r"null arguments of conv2d: bias \(the problem",
+    ),
     "abort": ("abort();", r"abort\(\) was called"),
     "exit": ("exit(0);", r"exit\(\) was called"),
     "quick": ("if (fork() == 0) exit(1); std::quick_exit(0);", r"exit\(\) was called"),
@@ -328,35 +334,35 @@ NAMED = {
     "large-array": "float large(int i) {",
     "no return": "float unfinished(int i) {",
     "killed": None,
-}  # lines, where there is one to name
+}  # the line that the message names, or None
 
 
 def cases(table: dict[str, tuple[str, str]], which: str) -> str:
-    """A choice by the first of x, so that one build does for all."""
+    """Return a switch over the first element of x, so that all cases need one build."""
     lines = [f"case {FATAL.index(name)}: {{ {line} break; }}" for name, (line, _) in table.items()]
     return "\n    ".join([f"switch (int({which})) {{", *lines, "}"])
 
 
 @pytest.fixture
 def no_process_left() -> Iterator[None]:
-    """After the test there are as many simulators as run at a time, whose hosts have no children."""
+    """After the test no more simulators are left than may run at once, and none has a child."""
     yield
     mine = children(os.getpid())
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in mine]
     simulators = [pid for pid, text in zip(mine, commands) if b"sim/host.py" in text]
     assert len(simulators) <= simulation.AT_ONCE
-    hosts = [host for pid in simulators for host in children(pid)]  # which each of them outlives
+    hosts = [host for pid in simulators for host in children(pid)]  # a simulator's child process
     assert not any(map(children, hosts))
-    assert all(commands), "a process that nobody waited for"
+    assert all(commands), "a process that no process waited for"
 
 
 def children(parent: int) -> list[int]:
-    """The processes that a process has started and not buried."""
+    """Return the child processes of a process that it has not waited for."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # gone in the meantime
+        except OSError:  # the process has ended
             continue
         if int(fields[1]) == parent:
             found.append(int(stat.parent.name))
@@ -365,7 +371,7 @@ def children(parent: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def deadly(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with all the cases: where it is, decides its build too."""
+    """Write a file with all the cases. All tests use this path, because builds depend on it."""
     path = tmp_path_factory.mktemp("deadly") / "deadly.cu"
     host = "float first; cudaMemcpy(&first, x, 4, cudaMemcpyDefault); "
     path.write_text(source(cases(DEVICE, "x[0]"), host + cases(HOST, "first")))
@@ -383,17 +389,17 @@ def test_a_kernel_that_dies(name: str, deadly: Path) -> None:
     for _ in range(2):
         with pytest.raises(LaunchError, match=(DEVICE | HOST)[name][1]) as error:
             load(deadly, engine="sim")(x, w)
-        told = str(error.value)
-        assert told.startswith("deadly") and len(told.splitlines()) <= 13  # a race may follow
+        message = str(error.value)
+        assert message.startswith("deadly") and len(message.splitlines()) <= 13  # a race may follow
         marker = NAMED.get(name, f"case {FATAL.index(name)}:")
         for number, line in enumerate(text.splitlines(), 1):
             if marker and marker in line:
-                assert f"deadly.cu:{number}:  {line.strip()}" in told
+                assert f"deadly.cu:{number}:  {line.strip()}" in message
         assert_works(load("01_direct", engine="sim"))
     assert torch.equal(x, kept[0]) and torch.equal(w, kept[1])
 
 
-def test_a_launch_error_that_the_file_ignores_is_told(kernel: Kernel) -> None:
+def test_a_launch_error_that_the_file_ignores_is_reported(kernel: Kernel) -> None:
     text = source("y[i] = 0;", "block = 2048;")
     with pytest.raises(LaunchError, match="careless failed: invalid( configuration)? argument"):
         convlab.compile(text, name="careless", engine=kernel.engine)(
@@ -402,7 +408,7 @@ def test_a_launch_error_that_the_file_ignores_is_told(kernel: Kernel) -> None:
     assert_works(kernel)
 
 
-def test_a_fork_has_a_simulator_of_its_own() -> None:
+def test_a_fork_has_its_own_simulator() -> None:
     kernel = load("01_direct", engine="sim")
     assert_works(kernel)
     mine = children(os.getpid())
@@ -446,13 +452,13 @@ def test_an_interrupt_stops_the_simulation_and_leaves_nothing(
     command = [sys.executable, "-c", HOLDS, text, what]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
-    end = threading.Timer(120, process.kill)  # whatever it waits for, nobody waits for it longer
+    end = threading.Timer(120, process.kill)  # the test waits no longer than this
     end.start()
     pid = int(process.stdout.readline())
     outliving = os.pidfd_open(pid)
     while not (launched := [it for host in children(pid) for it in children(host)]):  # under way
         assert process.poll() is None
-        time.sleep(0.02)  # leaving it the processor
+        time.sleep(0.02)  # lets the other process run
     launch = os.pidfd_open(int(launched[0]))
     process.send_signal(how)
     _, error = process.communicate()

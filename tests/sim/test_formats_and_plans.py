@@ -1,4 +1,4 @@
-"""Formats, an architecture, a prepared filter: a kernel whose header says so, on each engine."""
+"""Kernels with formats, an architecture or a prepared filter in their header, on each engine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.suites import ENGINES, FOLDER
 
 PROBLEM = Problem(2, 3, 5, 7, 3, 1, 1)
 
-# Copies x to y: what a 1x1 filter of ones on the diagonal does.
+# Copies x to y, like a 1x1 filter with ones on the diagonal.
 COPY = (FOLDER / "copy.cu").read_text()
 
-# Adds one to the filter, once; then y is the sum of what it is given for w.
+# conv2d_prepare adds 1 to the filter; conv2d stores the sum of the plan, or of w without a plan.
 PLANNED = (FOLDER / "planned.cu").read_text()
 
 
@@ -40,7 +40,7 @@ def test_half_precision_with_channels_last(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_filter_is_laid_out_before_the_call(engine: str) -> None:
+def test_a_filter_is_prepared_before_the_call(engine: str) -> None:
     kernel = convlab.compile(PLANNED, name="planned", engine=engine)
     x, w, _ = data.inputs(PROBLEM, 0, kernel.device)
     launch = kernel.prepare(PROBLEM, x, w)
@@ -70,7 +70,7 @@ def test_the_simulator_is_an_h200() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_workspace_and_a_plan_begin_where_convlab_cuh_says(engine: str) -> None:
+def test_workspace_and_plan_are_aligned_as_in_convlab_cuh(engine: str) -> None:
     wants = "CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 300; }\n"
     at = "CONVLAB_ENTRY const char* conv2d(const"
     asks = "".join(

@@ -1,7 +1,7 @@
-"""The simulator as a microscope: mistakes are found at their line, whatever the schedule.
+"""The simulator as a microscope: it reports each bug at its line, in every schedule.
 
-The kernels here are no convolutions: `convlab.sim.any_kernel.run` takes any self-contained CUDA C++. Each is
-right as it stands, and then wrong in ways that are edited in; the edit is where it must be found.
+The kernels here are not convolutions: `convlab.sim.any_kernel.run` runs any self-contained CUDA C++.
+Each kernel is correct. Edits plant bugs in it, and the simulator must report the edited line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.suites import FOLDER, Suite, line_of
 
 @pytest.mark.parametrize("schedule", range(4))
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_right_kernels(name, schedule):
+def test_correct_kernels(name, schedule):
     trace, arguments = EXAMPLES[name].run(schedule=schedule)
     np.testing.assert_array_equal(*EXAMPLES[name].expected(*arguments))
     assert trace.findings == []
@@ -51,39 +51,42 @@ def test_planted_bug_is_found_at_its_line(name, schedule):
             assert here != other
 
 
-TOLD = (FOLDER / "told.cu").read_text()
+SOURCE = (FOLDER / "findings.cu").read_text()
 
 
-def test_all_findings_of_one_run_are_told():
+def test_one_run_reports_all_findings():
     with pytest.raises(LaunchError) as caught:
-        any_kernel.run(TOLD, "many", whole(64), whole(64), grid=1, block=32)
-    told = {(f.kind, f.line, f.count) for f in caught.value.findings}
-    assert told == {
-        ("global out of bounds", line_of(TOLD, "x[i + 100]"), 8),
-        ("global out of bounds", line_of(TOLD, "y[i - 20]"), 8),
-        ("shared out of bounds", line_of(TOLD, "s_x[i + 16]"), 8),
-        ("null pointer", line_of(TOLD, "nullptr"), 1),
+        any_kernel.run(SOURCE, "many", whole(64), whole(64), grid=1, block=32)
+    reported = {(f.kind, f.line, f.count) for f in caught.value.findings}
+    assert reported == {
+        ("global out of bounds", line_of(SOURCE, "x[i + 100]"), 8),
+        ("global out of bounds", line_of(SOURCE, "y[i - 20]"), 8),
+        ("shared out of bounds", line_of(SOURCE, "s_x[i + 16]"), 8),
+        ("null pointer", line_of(SOURCE, "nullptr"), 1),
     }
     assert "s_x[32]" in str(caught.value) and ", and 7 more threads" in str(caught.value)
 
 
 def test_warp_without_syncwarp_is_a_race_and_with_it_is_not():
     y = whole(64)
-    assert any_kernel.run(TOLD, "lanes", y, 1, grid=1, block=64).findings == []
+    assert any_kernel.run(SOURCE, "lanes", y, 1, grid=1, block=64).findings == []
     assert (y == np.arange(64) ^ 1).all()
     with pytest.raises(LaunchError, match="race: ") as caught:
-        any_kernel.run(TOLD, "lanes", y, 0, grid=1, block=64)
+        any_kernel.run(SOURCE, "lanes", y, 0, grid=1, block=64)
     places = {caught.value.findings[0].line, caught.value.findings[0].other_line}
-    assert places == {line_of(TOLD, "s_y[threadIdx.x] ="), line_of(TOLD, "s_y[threadIdx.x ^ 1]")}
+    assert places == {
+        line_of(SOURCE, "s_y[threadIdx.x] ="),
+        line_of(SOURCE, "s_y[threadIdx.x ^ 1]"),
+    }
 
 
 def test_blocks_that_store_the_same_value_are_a_warning():
     y = np.zeros(1, np.int32)
-    (finding,) = any_kernel.run(TOLD, "same", y, 1, grid=8, block=1).findings
+    (finding,) = any_kernel.run(SOURCE, "same", y, 1, grid=8, block=1).findings
     assert (finding.kind, finding.error, y[0]) == ("written twice", False, 7)
-    assert finding.line == line_of(TOLD, "v ? 7")
+    assert finding.line == line_of(SOURCE, "v ? 7")
     with pytest.raises(LaunchError, match="race: store to y\\[0\\].*another thread"):
-        any_kernel.run(TOLD, "same", y, 0, grid=8, block=1)
+        any_kernel.run(SOURCE, "same", y, 0, grid=8, block=1)
 
 
 def test_fence_and_atomic_order_blocks():
@@ -95,17 +98,17 @@ def test_fence_and_atomic_order_blocks():
     for schedule in range(4):
         given = arguments()
         options = {"grid": 40, "block": 32, "schedule": schedule}
-        trace = any_kernel.run(TOLD, "last_block", *given, **options)
+        trace = any_kernel.run(SOURCE, "last_block", *given, **options)
         assert trace.findings == [] and given[-1][0] == x.sum()
     with pytest.raises(LaunchError, match="race: load of part.*of another block"):
-        careless = TOLD.replace("__threadfence();", "")
+        careless = SOURCE.replace("__threadfence();", "")
         any_kernel.run(careless, "last_block", *arguments(), grid=40, block=32)
 
 
 def test_early_exit_before_a_barrier_is_a_warning():
-    (finding,) = any_kernel.run(TOLD, "leaves", whole(40), 40, grid=1, block=64).findings
+    (finding,) = any_kernel.run(SOURCE, "leaves", whole(40), 40, grid=1, block=64).findings
     assert (finding.kind, finding.error) == ("barrier after exit", False)
-    assert finding.line == line_of(TOLD, "// of those that stay")
+    assert finding.line == line_of(SOURCE, "// of those that stay")
     assert finding.text.startswith("24 of the block's 64 threads")
 
 
@@ -128,7 +131,7 @@ def test_shuffle_from_a_lane_outside_the_mask(name):
 
 
 def test_headers_of_another_checkout_are_not_the_kernels_lines(monkeypatch):
-    # a cache may be shared: the line table then names the include folder of who built it
+    # Checkouts may share a cache. Then the line table names the include folder of another checkout.
     monkeypatch.setattr(source_lines, "INCLUDE", Path("/elsewhere") / "convlab/sim/include")
     monkeypatch.setattr(source_lines, "_lines", {})
     test_early_exit_before_a_barrier_is_a_warning()
@@ -138,13 +141,13 @@ def test_headers_of_another_checkout_are_not_the_kernels_lines(monkeypatch):
     ("body", "line"),
     [
         ("while (*(volatile float*)y == y[0]) {}", 2),
-        ("for (unsigned i = 9; i >= 0; --i) { }", None),  # it may be left out, or be one jump
+        ("for (unsigned i = 9; i >= 0; --i) { }", None),  # the compiler may remove it
         ("for (int i = 0; i < 9; i += step)\n        y[i] += 1;", 3),
         ("while (step != 7)\n        step = (step * 3) & 14;", 3),
     ],
     ids=["spins", "empty", "counts", "without accesses"],
 )
-def test_endless_loop_is_told_where(body, line):
+def test_endless_loop_is_reported_with_its_line(body, line):
     source = f"__global__ void endless(float* y, int step) {{\n    {body}\n    y[0] = step;\n}}"
     with pytest.raises(LaunchError, match=r"did not finish within 0\.5 s") as caught:
         any_kernel.run(source, "endless", whole(16), 0, grid=1, block=1, time_limit=0.5)
@@ -183,7 +186,7 @@ def test_footprints_by_hand():
     assert counters["block_sectors"] == counters["launch_sectors"] == 6
 
 
-def test_outputs_that_nobody_writes_are_told():
+def test_outputs_that_are_never_written_are_reported():
     kernel = convlab.load("01_direct", engine="sim")
     source = kernel.source.replace("    g_y[i] = ", "    if (i % 50 != 7) g_y[i] = ")
     kernel = convlab.compile(source, name="holes", engine="sim")
@@ -219,7 +222,7 @@ def test_address_as_an_index(name, byte, expected):
     assert arrays[name].describe(name, byte) == expected
 
 
-def test_run_takes_files_and_says_what_it_cannot_take(tmp_path):
+def test_run_accepts_files_and_reports_invalid_arguments(tmp_path):
     path = tmp_path / "scale.cu"
     path.write_text("__global__ void scale(double* x, double by) { x[threadIdx.x] *= by; }")
     x = np.ones((2, 3)).T  # not contiguous

@@ -1,4 +1,4 @@
-"""What `check --json` prints is what its schema says, of every kind of fault; the schema can fail."""
+"""The output of `check --json` matches its schema for every kind of fault; the schema can fail."""
 
 import copy
 import functools
@@ -21,7 +21,7 @@ PLANTED = parted("reported", "broken")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def reports(tmp_path_factory):
     """The reports of one command on all planted kernels and a sound one; each one's file."""
     folder = tmp_path_factory.mktemp("planted")
     paths = {name: folder / f"{i:02}.cu" for i, name in enumerate(PLANTED)}
@@ -42,18 +42,18 @@ def told(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_fault_is_told_with_its_place(told, name):
-    report = told[0][name]
-    path = told[1][name]
+def test_fault_is_reported_with_its_place(reports, name):
+    report = reports[0][name]
+    path = reports[1][name]
     verdict, kind, array, index, thread = json.loads(f"[{PLANTED[name][0]}]")
     assert (report["verdict"], report["fault"]) == (verdict, kind)
     assert report["ok"] is report["correct"] is False and report["kernel"] == path.stem
     asked = None if verdict == "does not build" else PROBLEM
     assert (report["problem"], report["dimensions"]) == (asked, asked)
     finding = next(f for f in report["findings"] if f["error"])
-    told_of = "\n".join(report["failures"])
+    shown = "\n".join(report["failures"])
     assert (finding["kind"], finding["array"], finding["index"]) == (kind, array, index)
-    assert finding["try"] == FAULTS[kind].advice and finding["text"] in told_of
+    assert finding["try"] == FAULTS[kind].advice and finding["text"] in shown
     lines = enumerate(path.read_text().splitlines(), 1)
     here = next((number for number, line in lines if "// here" in line), None)
     assert (finding["file"], finding["line"]) == (here and str(path), here)
@@ -63,26 +63,28 @@ def test_fault_is_told_with_its_place(told, name):
         assert (finding["other_line"], finding["other_thread"]) == (here + 1, [0, 0, 0])
 
 
-def test_set_is_told_as_its_smallest_failing_problem_is(told):
-    """A program reads one form: kind, place, problem and advice stand where they do for one problem."""
+def test_report_of_a_set_has_the_form_of_its_smallest_failing_problem(reports):
+    """A program reads one form: kind, place, problem and advice have the same keys in both."""
     found = convlab.check(
-        convlab.load(told[1]["out of bounds"], engine="sim"),
+        convlab.load(reports[1]["out of bounds"], engine="sim"),
         [PROBLEM, "N1 C2 H5 W5 K2 R3 S3"],
         progress=False,
     )
     report = json.loads(json.dumps(found.to_dict()))
     VALIDATOR.validate({"ok": False, "reports": [report]})
-    told_of = [f for f in report["findings"] if f["kind"] != "compiler warning"]  # these come last
-    assert told_of == report["smallest"]["findings"] == report["findings"][: len(told_of)]
+    shown = [f for f in report["findings"] if f["kind"] != "compiler warning"]  # these come last
+    assert shown == report["smallest"]["findings"] == report["findings"][: len(shown)]
     same = ("verdict", "fault", "failures", "dimensions", "problem", "correct", "ok")
     assert {key: report[key] for key in same} == {key: report["smallest"][key] for key in same}
     assert report["fault"] == "global out of bounds" and report["findings"][0]["line"]
     declined = convlab.check(
-        convlab.load(told[1]["declined"], engine="sim"), [PROBLEM], progress=False
+        convlab.load(reports[1]["declined"], engine="sim"), [PROBLEM], progress=False
     )
     report = json.loads(json.dumps(declined.to_dict()))
     VALIDATOR.validate({"ok": False, "reports": [report]})
-    assert report["verdict"] == report["fault"] == "unsupported" and "R == 7" in report["failures"][0]
+    assert (
+        report["verdict"] == report["fault"] == "unsupported" and "R == 7" in report["failures"][0]
+    )
 
 
 @pytest.mark.parametrize("name", ["01c_no_barrier_before", "01_stride_ignored", "01_bias_ignored"])
@@ -99,8 +101,8 @@ def test_program_mends_a_kernel_by_its_report_alone(name, monkeypatch):
     assert [*map(len, mend.chosen().values())] == [4] * len(mend.KINDS)
 
 
-def test_sound_kernel_has_no_fault(told):
-    report = told[0]["sound"]
+def test_sound_kernel_has_no_fault(reports):
+    report = reports[0]["sound"]
     assert (report["verdict"], report["fault"], report["findings"]) == ("correct", None, [])
     assert report["ok"] is report["correct"] is True and report["error"] <= report["bound"]
 
@@ -120,8 +122,8 @@ SPOILT = {
 
 @pytest.mark.parametrize("name", ["race", "wrong"])
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_schema_refuses(told, name, spoil):
-    report = copy.deepcopy(told[0][name])
+def test_schema_refuses(reports, name, spoil):
+    report = copy.deepcopy(reports[0][name])
     assert VALIDATOR.is_valid({"ok": False, "reports": [report]})
     spoil(report)
     assert not VALIDATOR.is_valid({"ok": False, "reports": [report]})

@@ -1,4 +1,4 @@
-"""The source pass of the simulator: what it changes, and that it changes nothing else."""
+"""The simulator's rewriting of CUDA C++: the parts that it changes, and that it changes no other."""
 
 import re
 
@@ -21,7 +21,7 @@ LAUNCH = re.compile(
 
 
 def launch(text: str) -> tuple[str, str, str]:
-    """Rewrite one launch inside a function; its name, configuration and arguments."""
+    """Rewrite one launch inside a function; return its name, configuration and arguments."""
     result = rewrite(f"void f() {{ {text} }}")
     found = LAUNCH.search(result)
     assert found, result
@@ -130,7 +130,7 @@ def test_noinline():
         ("__shared__ float s[4]", "cannot read this __shared__ declaration"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_that_names_the_line(line, message):
+def test_unreadable_code_is_an_error_with_its_line(line, message):
     with pytest.raises(BuildError, match=rf"^mine\.cu:3: {message}"):
         rewrite(f"void f() {{\n\n{line}\n}}\n", "mine.cu")
 

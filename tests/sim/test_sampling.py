@@ -1,4 +1,4 @@
-"""Some blocks for all: what is scaled, how far it is off, and what a sample cannot tell."""
+"""Sampled blocks: scaled counts, their errors, and findings that a sample cannot give."""
 
 import math
 import re
@@ -21,7 +21,7 @@ ONE = Problem(N=1, C=1, H=300, W=300, K=1, R=1, S=1)
 def counted(
     kernel: convlab.Kernel | str, problem: Problem, blocks: int | None, seed: int = 0
 ) -> trace.Trace:
-    """One run of a kernel on zeros, of all its blocks or of so many, chosen by the seed."""
+    """Run a kernel once on zeros: all of its blocks, or a sample of `blocks`."""
     kernel = convlab.load(kernel, engine="sim") if isinstance(kernel, str) else kernel
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
     arena = simulation.Arena(shapes, sparse=["y"])
@@ -38,13 +38,13 @@ def test_sampled_counters_lie_within_the_stated_error(name: str) -> None:
         assert 24 <= trace.sampling["sampled"] < trace.sampling["blocks"]
         for counter, error in trace.sampling["errors"].items():
             expected = whole.counters[counter]
-            if error == 0:  # not a matter of blocks, or none did any
+            if error == 0:  # the counter does not depend on the blocks, or is zero
                 assert trace.counters[counter] == expected
                 continue
             assert error < 0.2
             distances.append((trace.counters[counter] / expected - 1) / error)
     assert len(distances) >= 5 * 5 and max(map(abs, distances)) < 3
-    assert any(distances)  # the sample is one: a scaled total is not the whole's
+    assert any(distances)  # a scaled total differs from the exact one
 
 
 def test_lines_are_scaled_as_the_totals_are() -> None:
@@ -58,10 +58,10 @@ def test_lines_are_scaled_as_the_totals_are() -> None:
 
 def test_the_sample_is_the_same_each_time() -> None:
     one, other = (counted("01", UNEVEN, 12).counters | {"seconds": 0} for _ in range(2))
-    assert str(one) == str(other)  # of which one is NaN
+    assert str(one) == str(other)  # as texts, because one of the counters is NaN
 
 
-def test_the_error_is_that_of_the_formula() -> None:
+def test_the_standard_error_follows_the_formula() -> None:
     source = BROKEN % "__syncthreads(); if (blockIdx.x >= 500) return;"
     trace = counted(convlab.compile(source.replace("i < n", "true"), engine="sim"), ONE, 50)
     wrote = trace.counters["global_store_requests"] / 2 / 1000  # the share of blocks that stored
@@ -71,7 +71,7 @@ def test_the_error_is_that_of_the_formula() -> None:
     assert abs(wrote / 0.5 - 1) < 3 * expected
 
 
-def test_few_blocks_run_whole() -> None:
+def test_a_sample_of_all_blocks_has_no_error() -> None:
     problem = Problem(N=1, C=2, H=8, W=8, K=3, R=3, S=3)
     one, other = (counted("01", problem, blocks) for blocks in (None, 1000))
     assert other.sampling["blocks"] == other.sampling["sampled"]
@@ -80,7 +80,7 @@ def test_few_blocks_run_whole() -> None:
     assert one.counters == other.counters
 
 
-def test_what_is_never_touched_takes_no_memory() -> None:
+def test_memory_that_is_never_accessed_takes_no_space() -> None:
     big = Problem(N=2048, C=1, H=130, W=130, K=256, R=3, S=3)  # y has 34 GB
     trace = counted("01", big, 20)
     stores = math.prod(big.y_shape) / 8
@@ -103,20 +103,20 @@ BROKEN = (FOLDER / "broken.cu").read_text()
     [("", "race"), ("__syncthreads(); y[i + (1 << 20)] = 0;", "global out of bounds")],
     ids=["race", "out of bounds"],
 )
-def test_what_one_block_does_wrong_is_still_found(line: str, kind: str) -> None:
+def test_an_error_within_a_block_is_still_found(line: str, kind: str) -> None:
     kernel = convlab.compile(BROKEN % line, engine="sim")
     with pytest.raises(LaunchError) as raised:
         counted(kernel, ONE, 16)
     assert kind in {finding.kind for finding in raised.value.findings}
 
 
-def test_what_needs_all_blocks_is_not_reported() -> None:
+def test_findings_that_need_all_blocks_are_not_reported() -> None:
     kernel = convlab.compile(BROKEN % "__syncthreads();", engine="sim")
     assert not counted(kernel, ONE, 16).findings
-    assert not counted("02_im2col_gemm", UNEVEN, 4).findings  # it reads what did not run
+    assert not counted("02_im2col_gemm", UNEVEN, 4).findings  # it reads results of other blocks
 
 
-def test_inspect_of_a_sample_is_of_the_problem_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_scales_a_sample_to_the_whole_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = convlab.problem("N=1,C=4,H=130,W=130,K=8,R=3,S=3")
     whole = convlab.inspect("01", problem, engine="sim")
     monkeypatch.setattr(sampling, "MACS", problem.macs // 8)

@@ -1,8 +1,8 @@
-"""What of CUDA the simulator runs, what it counts, and what it finds wrong.
+"""The parts of CUDA that the simulator runs, its counts, and its findings.
 
-The kernels are cases of suites in ``cuda/``, with what must come of each beside it: see `suites`.
-The suites of language features also run on a GPU, so that both engines are held to the same
-answers; what the simulator counts and reports is computed by hand.
+The kernels are cases of suites in ``cuda/``, each with its expected result: see `suites`. The
+suites of language features also run on a GPU, so both engines must give the same results. The
+expected counts and findings are worked out by hand.
 """
 
 import functools
@@ -19,7 +19,7 @@ from convlab.core.errors import BuildError, LaunchError
 from convlab.sim import library, rewrite, trace
 from tests.suites import ENGINES, FOLDER, Suite
 
-# --- what a case's `expect` may call ------------------------------------------------------------
+# --- functions for the `expect` of a case -------------------------------------------------------
 
 
 def lanes(x: torch.Tensor) -> torch.Tensor:
@@ -27,18 +27,18 @@ def lanes(x: torch.Tensor) -> torch.Tensor:
 
 
 def votes(yes: torch.Tensor, times: int) -> list[int]:
-    """The ballot of some lanes as an int32, for each of so many."""
+    """Return the ballot of some lanes as an int32, `times` times."""
     mask = sum(1 << lane for lane, v in enumerate(yes) if v)
     return [mask - (mask >> 31 << 32)] * times
 
 
 def shuffled(x: torch.Tensor, source) -> torch.Tensor:
-    """Lane l of each warp gets what lane source(l) brought."""
+    """Return x after a shuffle: lane l of each warp gets the value of lane source(l)."""
     return lanes(x)[:, [source(lane) for lane in range(32)]]
 
 
 def four(x: torch.Tensor) -> torch.Tensor:
-    """What FOUR_SHUFFLES makes of a warp's values."""
+    """Return the result of FOUR_SHUFFLES for a warp's values."""
     v = [(lane + 5) % 32 for lane in range(32)]
     v = [v[lane ^ 3] for lane in range(32)]
     v = [v[max(lane - 1, 0)] for lane in range(32)]
@@ -46,18 +46,18 @@ def four(x: torch.Tensor) -> torch.Tensor:
 
 
 def reduced(x: torch.Tensor, combine) -> list[int]:
-    """Of each warp the first 8 lanes, and the others, by themselves."""
+    """Return a reduction for each lane: over the first 8 lanes of its warp, or over the others."""
     parts = [part for w in lanes(x.int()).tolist() for part in [w[:8]] * 8 + [w[8:]] * 24]
     return [functools.reduce(combine, part) for part in parts]
 
 
 def fours(x: torch.Tensor, combine) -> list[float]:
-    """Each fourth of the elements, made positive, combined."""
+    """Combine every fourth element, after making it positive, for four starts."""
     return [float(combine(x.double()[k::4] + 50)) for k in range(4)]
 
 
 def products(arg: int, x: torch.Tensor, stride_a: int, stride_b: int, stride_c: int, batch: int):
-    """What cuBLAS must leave in y, see cublas.cu."""
+    """Return the y that cuBLAS must store; see cublas.cu."""
     y = x.numpy()[400:800].copy()
     for i in range(batch):
         a = x.numpy()[i * stride_a :][: 9 * (5 if arg & 1 else 3)].reshape(-1, 9).T
@@ -93,7 +93,7 @@ def test_feature(suite, name, arg, engine):
     ],
 )
 def test_feature_without_hooks(suite, name, arg):
-    """What other compiler flags may take for another kernel: casts of pointers, two barriers."""
+    """Other compiler flags must not change a kernel: pointer casts, two barriers."""
     test_feature(suite, name, arg, "untraced")
 
 
@@ -131,7 +131,7 @@ def test_counters(name, monkeypatch):
     assert runs[1] == runs[0] and runs[2] == runs[0]
 
 
-# --- faults: what a GPU would not forgive, or would not tell -------------------------------------
+# --- faults: errors that crash a GPU's kernel, or that a GPU does not report ----------------------
 
 FAULTS = Suite("faults")
 REFUSED = Suite("refused")
@@ -139,7 +139,7 @@ REFUSED = Suite("refused")
 
 @pytest.mark.parametrize("name", FAULTS.cases)
 def test_fault(name):
-    """The message is the case's ``fault``, at the line that is marked ``here``."""
+    """The message matches the case's ``fault``, at the line with the comment ``here``."""
     case = FAULTS.cases[name]
     with pytest.raises(LaunchError, match=case["fault"]) as caught:
         FAULTS.launch(name)
@@ -177,7 +177,7 @@ def test_printf_reaches_standard_output(capsys):
 
 
 def one(code: str, launch: str) -> str:
-    """The source of a suite of one case."""
+    """Return the source of a suite of one case."""
     return Suite("one", f'#include "convlab.cuh"\n// case all: {launch}\n{code}\n').source
 
 
@@ -261,7 +261,7 @@ def test_aarch64(tmp_path):
 
 
 def run_bare(folder, compiler, *runner):
-    """Build the runtime, a kernel and a driver into one program without Python, and run it."""
+    """Build the runtime, a kernel and a driver as one program without Python, and run it."""
     shutil.copy(FOLDER / "driver.cpp", folder)
     source = one(
         (FOLDER / "turn.cu").read_text(),

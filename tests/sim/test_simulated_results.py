@@ -1,4 +1,4 @@
-"""What check, compare and ab say of kernels that are simulated."""
+"""The results of check, compare and ab for simulated kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes import PLAIN, dumped
 SMALL = Problem(N=1, C=4, H=20, W=20, K=8, R=3, S=3, name="small")
 
 
-def test_simulated_ab_speaks_of_bytes_only():
+def test_simulated_ab_compares_bytes_only():
     result = convlab.ab("01_direct", "03_smem_tile", SMALL, engine="sim")
     assert result.verdict == "fewer bytes" and result.ratio < 0.5 and result.interval is None
     assert convlab.ab("03", "01", SMALL, engine="sim", check=False).verdict == "more bytes"
@@ -22,7 +22,7 @@ def test_simulated_ab_speaks_of_bytes_only():
     assert "<pre>" in result._repr_html_() and result.plot()._repr_png_()[:4] == b"\x89PNG"
 
 
-def test_sources_and_tunables_are_sides(tmp_path):
+def test_sources_and_tunables_can_be_compared(tmp_path):
     text = convlab.load("01_direct").path.read_text()
     path = tmp_path / "mine.cu"
     path.write_text(text)
@@ -39,7 +39,7 @@ def test_traffic_is_32_bytes_a_sector():
     assert report.traffic_bytes == 32 * sectors > PLAIN.min_bytes
 
 
-def test_what_is_not_counted_has_no_cost():
+def test_an_untraced_kernel_has_no_cost():
     untraced = compare(convlab.load("01_direct", engine="sim", trace=False), PLAIN)
     assert untraced.ok and "1 of 1 right" in str(untraced)
     assert untraced.frame["traffic_mb"].isna().all()

@@ -1,7 +1,7 @@
-"""The default check finds what a few ordinary problems do not show, in kernels of strangers.
+"""The default check finds mistakes that a few ordinary problems do not show.
 
-Each is written as somebody would who has never seen the rungs; none of the wrong ones is wrong on
-an ordinary problem with ordinary data.
+The kernels are written as by an author who has never seen the rungs. All of them, incorrect ones too,
+are correct on an ordinary problem with ordinary data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.suites import DEEP, needs_nvcc, on_engines, parted
 
 
 def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
-    """The textbook's kernel with some of its parts replaced."""
+    """Return the textbook kernel with some of its parts replaced."""
     return convlab.compile(SOURCE % (PARTS | parts), name=name, engine=engine)
 
 
@@ -43,21 +43,21 @@ ALL_SETTINGS = settings.SETTINGS
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One problem stands for the fixed ones; it is met after others in `STATEFUL` alone."""
+    """Replace the fixed problems by one, and run it after other problems in `STATEFUL` only."""
     monkeypatch.setattr(settings, "SETTINGS", settings.SETTINGS[:-1])
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
     monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", (PLAIN,))
 
 
 def default(kernel: convlab.Kernel) -> convlab.core.correctness.report.Reports:
-    """What `check` does when it is told nothing, without generated problems."""
+    """Run the default check without generated problems."""
     return check(kernel, count=0, progress=False)
 
 
 # ---- no false alarm ----------------------------------------------------------------------------
 
 
-def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: None) -> None:
+def test_a_kernel_that_needs_more_workspace_than_allowed_is_unsupported(few: None) -> None:
     greedy = stranger(
         "greedy",
         workspace="""
@@ -71,7 +71,7 @@ def test_a_kernel_that_needs_more_workspace_than_it_is_offered_is_declined(few: 
     ]
 
 
-def test_where_it_has_little_workspace_it_may_decline_by_its_header(
+def test_a_header_may_exclude_problems_with_little_workspace(
     few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", ("awkward.groups_3", PLAIN))
@@ -89,7 +89,7 @@ WAITING = {name: parts["first"] for name, (_, parts) in parted("strangers", "wai
 
 @pytest.mark.parametrize("traced", [True, False], ids=["traced", "untraced"])
 @pytest.mark.parametrize("first", WAITING.values(), ids=WAITING)
-def test_blocks_may_wait_for_blocks_that_have_not_begun(first: str, traced: bool) -> None:
+def test_blocks_may_wait_for_blocks_that_have_not_started(first: str, traced: bool) -> None:
     kernel = stranger(
         "waits",
         first=f"unsigned* flags = (unsigned*)ws; {first}",
@@ -111,8 +111,8 @@ MEET = (
 )
 
 
-def test_two_blocks_for_each_sm_meet_more_than_once() -> None:
-    """What one stores before a meeting is read after it, while others are on to the next."""
+def test_two_blocks_per_sm_synchronize_more_than_once() -> None:
+    """A block reads what another stored before the grid barrier, while others reach the next one."""
     body = (
         "unsigned *flags = (unsigned*)ws, *data = flags + 1; data[idx] = idx;"
         + MEET % 1
@@ -135,7 +135,7 @@ def test_two_blocks_for_each_sm_meet_more_than_once() -> None:
         before="#include <fstream>\n#include <string>\n",
     )
     launch = kernel.prepare(PLAIN, *reference.inputs(PLAIN))
-    launch()  # a launch's stacks go with it: maps are few
+    launch()  # the stacks of a launch are freed with it, so there are few mappings
     assert not [finding for finding in launch.findings if finding.kind == "race"]
 
 
@@ -146,7 +146,7 @@ TOO_LONG = dict(list(TOO_LONG.items())[:: 1 if DEEP else 3])
 
 
 @pytest.mark.parametrize(("name", "parts"), TOO_LONG.items(), ids=TOO_LONG)
-def test_a_size_that_it_is_not_written_for_is_met(
+def test_the_default_problems_include_a_size_that_breaks_it(
     name: str, parts: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checking, "_SHRINK_SECONDS", 0.0)
@@ -157,8 +157,8 @@ def test_a_size_that_it_is_not_written_for_is_met(
 
 
 @pytest.mark.parametrize("rung", ["06", "08b", "12", "16"])
-def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) -> None:
-    """In a problem of the set, of which `tests/rungs/test_mutants.py` are, and in a generated one."""
+def test_each_pair_of_options_that_a_rung_supports_is_tried(rung: str) -> None:
+    """In a fixed problem, as `tests/rungs/test_mutants.py` uses them, and in a generated one."""
     kernel = convlab.load(rung, engine="sim")
 
     def met(some: Iterable[Problem]) -> set[tuple[str, str]]:
@@ -171,14 +171,14 @@ def test_each_two_options_that_a_rung_does_stand_beside_each_other(rung: str) ->
     )
 
 
-INT = {  # of which index an int is taken, where that is seen at once
+INT = {  # the index that is computed in an int
     "of_a_plane": "in[(((int)img * d.C + g * icg + ic) * d.H + ih) * d.W + iw]",
     "of_a_row": "in[((long long)img * d.C + g * icg + ic) * d.H * d.W + ih * d.W + iw]",
 }
 
 
 @pytest.mark.parametrize("at", INT.values(), ids=INT)
-def test_an_index_that_no_int_holds_is_met(few: None, at: str) -> None:
+def test_an_index_that_overflows_an_int_is_found(few: None, at: str) -> None:
     assert "not tried: a y of more than 2,112 elements" in str(default(stranger("holds")))
     found = default(stranger("overflows", product=f"if (ok) sum += {at} * filt[wi];"))
     first, *_, last = found
@@ -191,7 +191,7 @@ def test_an_index_that_no_int_holds_is_met(few: None, at: str) -> None:
         )
 
 
-def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_problems_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     long = convlab.problem("limits.width_4100")
     monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
     found = default(stranger("good"))
@@ -202,8 +202,8 @@ def test_long_problems_are_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch
     assert f"1 of {ran} problems ran once, without bounds and race checks" in str(found)
 
 
-def test_a_few_outputs_that_cancel_are_judged_by_their_terms() -> None:
-    """With this seed its one output is 0.013, where a sum of such terms is of order 1."""
+def test_bound_of_a_few_outputs_near_0_is_that_of_their_terms() -> None:
+    """With this seed the only output is 0.013, but a sum of such terms is typically about 1."""
     one = Problem(N=1, C=1, H=40, W=40, K=1, R=40, S=40)
     assert check(convlab.load("10_mma_tf32", engine="sim"), one, seed=35).ok
 
@@ -214,7 +214,7 @@ LAST = {setting: name for name, (setting, _) in UNUSUAL.items()}  # of each sett
 
 
 @pytest.mark.parametrize("name", UNUSUAL if DEEP else LAST.values())
-def test_unusual_data_shows_it(few: None, name: str) -> None:
+def test_unusual_data_finds_the_mistake(few: None, name: str) -> None:
     setting, parts = UNUSUAL[name]
     found = default(stranger("usually_right", **parts))
     first, *others = found
@@ -232,8 +232,8 @@ def test_unusual_data_shows_it(few: None, name: str) -> None:
     VALIDATOR.validate({"ok": False, "reports": [json.loads(json.dumps(found.to_dict()))]})
 
 
-def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
-    """Flush denormals, and reach all of a tile with an inf where its header says that it mixes."""
+def test_what_a_correct_kernel_may_do_with_unusual_data(few: None) -> None:
+    """It may flush denormals, and spread an inf over a tile if its header declares `mixes`."""
     flushed = "float v = !ok || fabsf(in[AT]) < 1.2e-38f ? 0 : in[AT];"
     assert default(stranger("flushes", product=f"{flushed} if (ok) sum += v * filt[wi];")).ok
     high = "float v = ok ? in[AT] : 0, high = __uint_as_float(__float_as_uint(v) & 0xffffe000);"
@@ -247,15 +247,15 @@ def test_what_a_right_kernel_may_do_with_unusual_data(few: None) -> None:
     assert unsaid.smallest.setting.startswith("with inf") and "`mixes: 2x2`" in str(unsaid)
 
 
-# ---- where it lies, and what came before it ----------------------------------------------------
+# ---- other addresses, and earlier calls --------------------------------------------------------
 
 
 @pytest.mark.parametrize(("case", "engine"), on_engines(STATEFUL, 2))
-def test_addresses_and_earlier_calls_show_it(
+def test_other_addresses_and_earlier_calls_find_the_mistake(
     few: None, case: tuple[str, dict], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, parts = case
-    monkeypatch.setattr(settings, "SETTINGS", ALL_SETTINGS[-3:])  # with finite numbers
+    monkeypatch.setattr(settings, "SETTINGS", ALL_SETTINGS[-3:])  # those with finite numbers
     found = default(stranger("stateful", engine, **parts))
     assert found.ok == (not setting), found
     if engine == "sim" or setting != "after calls":  # on a GPU all calls are of one process, and
@@ -272,20 +272,20 @@ ONCE_ONLY = parted("strangers", "once only")
 
 
 @pytest.mark.parametrize(("case", "engine"), on_engines(ONCE_ONLY, 1))
-def test_both_engines_call_it_wrong(case: tuple[str, dict], engine: str) -> None:
+def test_both_engines_find_it_incorrect(case: tuple[str, dict], engine: str) -> None:
     told, parts = case
     found = check(stranger("trusting", engine, **parts), [PLAIN], progress=False)
     assert not found.ok and re.search(told, str(found)), found
 
 
-def test_lanes_that_happen_to_be_together_need_not_be() -> None:
-    """The mask is right in one order of the threads, and in another names the lane alone."""
+def test_lanes_that_converge_by_chance_need_not_converge() -> None:
+    """The mask is correct in one order of the threads; in another it has one lane only."""
     mask = "sum += 0 * __shfl_xor_sync(__activemask(), sum, 1);"
     found = check(stranger("together", last=mask), PLAIN)
     assert not found.ok and {f.kind for f in found.findings} >= {"not repeatable"}
 
 
-def test_a_lane_that_a_fault_took_is_not_told_as_missing() -> None:
+def test_a_lane_that_a_fault_ended_is_not_reported_as_missing() -> None:
     last = (
         "if (idx == 5) sum += in[1 << 26];if (idx < 1024) sum += 0 * __shfl_xor_sync(~0u, sum, 1);"
     )
@@ -293,12 +293,12 @@ def test_a_lane_that_a_fault_took_is_not_told_as_missing() -> None:
     assert {f.kind for r in found for f in r.findings} == {"global out of bounds"}, found
 
 
-def test_a_problem_that_is_not_sparse_is_refused() -> None:
+def test_the_sparse_setting_takes_only_its_own_problems() -> None:
     with pytest.raises(ProblemError, match="its own problems: N2 C3 H32800.* or N2 C1 H46400"):
         check(stranger("plain"), PLAIN, setting="sparse")
 
 
-def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
+def test_a_view_has_the_same_alignment_on_the_simulator_as_on_a_gpu() -> None:
     kernel = stranger("vectors", **STATEFUL["float4_of_any_address"][1])
     x, w, bias = reference.inputs(PLAIN)
     shifted = torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
@@ -308,21 +308,21 @@ def test_a_view_lies_on_the_simulator_as_it_does_on_a_gpu() -> None:
     assert torch.equal(stranger("plain")(shifted, w, bias, *options), kernel(x, w, bias, *options))
 
 
-def test_what_to_try_is_told_once() -> None:
+def test_advice_is_printed_once() -> None:
     text = (KERNEL_DIR / "01_direct.cu").read_text()
     beyond = convlab.compile(text.replace("g_y[i] =", "g_y[i + 1] ="), engine="sim")
     told = str(check(beyond, [PLAIN], progress=False))
     assert "out of bounds" in told and told.count("  try: ") == 1
 
 
-# ---- what only nvcc says -----------------------------------------------------------------------
+# ---- errors that only nvcc reports -------------------------------------------------------------
 
 REFUSED = parted("strangers", "refused")
 
 
 @needs_nvcc
 @pytest.mark.parametrize(("told", "parts"), REFUSED.values(), ids=REFUSED)
-def test_what_only_nvcc_refuses_is_a_failing_report(told: str, parts: dict[str, str]) -> None:
+def test_an_error_of_nvcc_alone_is_a_failing_report(told: str, parts: dict[str, str]) -> None:
     kind, line = told.split(" | ")
     kernel = stranger("refused", **parts)
     one = check(kernel, PLAIN)
@@ -342,7 +342,7 @@ def test_what_only_nvcc_refuses_is_a_failing_report(told: str, parts: dict[str, 
 
 
 @needs_nvcc
-def test_nvcc_is_asked_once_and_only_by_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvcc_runs_once_and_only_in_check(monkeypatch: pytest.MonkeyPatch) -> None:
     warns = stranger("warns", last=f"int unused = {os.getpid()};")
     asked = Mock(side_effect=builds.device_code)
     monkeypatch.setattr(builds, "device_code", asked)
@@ -357,7 +357,7 @@ def test_nvcc_is_asked_once_and_only_by_check(monkeypatch: pytest.MonkeyPatch) -
 
 
 @needs_nvcc
-def test_no_nvcc_or_one_that_fails_is_no_fault_of_the_kernel(
+def test_a_missing_or_failing_nvcc_is_not_an_error_of_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel = stranger("sound")

@@ -1,4 +1,4 @@
-"""The default check's set: fixed problems, generated ones, and what failing ones share."""
+"""The problems of the default check: fixed and generated ones, and patterns of those that fail."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert [report.problem for report in other] != [problem for problem, _ in told]
 
 
-def test_a_kernel_of_few_problems_gets_more_generated_ones(monkeypatch):
+def test_a_kernel_that_supports_few_problems_gets_more_generated_ones(monkeypatch):
     monkeypatch.setattr(checking, "named_problems", lambda name: [])
     monkeypatch.setattr(Fake, "unsupported", lambda self, p: None if p.R == p.S == 1 else "no")
     found = check(Fake(), count=16, progress=False)
     tried = {report.problem for report in found}
-    assert found.ok and len(tried) == 12 + 1  # the one that the settings ride on
+    assert found.ok and len(tried) == 12 + 1  # the one that runs in the settings
     assert found.notes[0] == "0 fixed and 27 generated problems, seed 0"
 
 
-def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
+def test_failing_set_names_the_common_condition_and_the_smallest_problem(few):
     reports = check(Fake(wrong_if_strided), count=30, progress=False)
     assert reports.patterns[0] == "incorrect wherever the stride is not 1, and only there"
     smallest = reports.smallest.problem
-    assert (smallest.N, smallest.C, smallest.K, smallest.R) == (1, 1, 1, 2)  # it declines R = 1
+    assert (smallest.N, smallest.C, smallest.K, smallest.R) == (1, 1, 1, 2)  # R = 1 is unsupported
     assert sorted(smallest.stride) == [1, 2]
     assert f'--problem "{smallest}"' in str(reports)
     assert reports.plot().axes
@@ -56,7 +56,7 @@ def test_failing_set_names_what_failing_problems_share_and_the_smallest(few):
         check(Fake(wrong_if_strided), count=30, progress=False, raises=True)
 
 
-def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
+def test_crash_in_a_set_counts_as_incorrect_and_is_shrunk(few):
     def crashes(launch, y):
         launch.y.copy_(y)
         if launch.problem.bias:
@@ -68,8 +68,8 @@ def test_crash_in_a_set_counts_as_wrong_and_is_shrunk(few):
     assert reports.smallest.problem.macs <= 2
 
 
-def test_the_smallest_fails_as_the_others_do():
-    """What fails otherwise, as a worker does that another fault took down, is not the smallest."""
+def test_the_smallest_problem_fails_in_the_same_way():
+    """A problem that fails in another way, such as a dead worker, is not the smallest."""
 
     def races(launch, y):
         launch.y.copy_(y)
@@ -81,14 +81,14 @@ def test_the_smallest_fails_as_the_others_do():
     assert reports.smallest.fault == "race" and reports.smallest.problem.C == 2
 
 
-def test_smallest_may_be_one_where_a_wrong_result_is_found_to_be_a_fault_at_a_line():
-    def told_on_small_ones(launch, y):
+def test_smallest_may_have_a_fault_with_a_line_instead_of_a_wrong_result():
+    def races_on_small_problems(launch, y):
         if launch.problem.H < 20:
             raise LaunchError("race", "race", [Finding("race", "two", file="a.cu", line=3)])
         launch.y.copy_(y + 1)
 
     large = Problem(N=1, C=1, H=40, W=7, K=1, R=3, S=3)
-    found = check(Fake(told_on_small_ones), [large], progress=False)
+    found = check(Fake(races_on_small_problems), [large], progress=False)
     assert found.smallest.fault == "race" and found.smallest.problem.H < 20
     assert found.to_dict()["findings"][0]["line"] == 3
 
@@ -119,6 +119,6 @@ def test_a_missing_relu_is_named():
     assert report.patterns[0].startswith("negative, as if the ReLU were missing")
 
 
-def test_the_smallest_of_a_set_is_smaller_than_any_of_it():
+def test_the_smallest_problem_is_smaller_than_all_of_the_set():
     reports = check(Fake(wrong_if_strided), [PLAIN, FULL], progress=False)
     assert str(reports.smallest.problem) not in (str(PLAIN), str(FULL))

@@ -1,4 +1,4 @@
-"""What is said of wrong outputs has to be true of them, and nothing may be said of right ones."""
+"""Patterns of incorrect outputs must be true, and correct outputs must have none."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ PIXELS = problem("N2 C3 H9 W9 K5 R3 S3 p1")  # P = Q: a transposed image keeps i
 
 
 def said(problem, spoil, *, precision="fp32", sampled=None, seed=0):
-    """The sentences on the right output as `spoil` leaves it; `spoil` gets y and the inputs."""
+    """Return the sentences on a correct y after `spoil(y, *inputs)` changed it."""
     inputs = reference.inputs(problem, seed)
     y = reference.truth(problem, *inputs).float()
     spoilt = spoil(y, *inputs)
     y = (y if spoilt is None else spoilt).contiguous()
     bound = reference.tolerance(precision, problem.gemm_k)
     with pytest.MonkeyPatch.context() as patch:
-        if sampled:  # as if there were too many outputs to look at all of them
+        if sampled:  # as if y were too large to look at all outputs
             patch.setattr(output, "LOOKED_AT", 0)
             patch.setattr(reference, "SAMPLED", sampled)
         right = Reference(problem, inputs, seed)
@@ -46,7 +46,7 @@ def said(problem, spoil, *, precision="fp32", sampled=None, seed=0):
 
 
 def put(*indices, value=9.0):
-    """Spoil what is at some indices."""
+    """Return a function that changes the outputs at some indices."""
 
     def spoil(y, x, w, bias):
         for index in indices:
@@ -66,7 +66,7 @@ def unwritten(index):
 
 
 def biased(bias_times, product):
-    """So many times the product, and so many times the bias."""
+    """Return a function that scales the sum and the bias."""
 
     def spoil(y, x, w, bias):
         bias = bias.view(1, -1, 1, 1)
@@ -134,14 +134,14 @@ PLANTED = {
     "inf": (put((0, 3), value=float("inf")), "inf, as after an overflow or a division"),
     "tf32": (
         rounded(13),
-        "operands or sums were rounded to TF32 or fp16, but the header declares fp32",
+        "operands or sums were rounded to TF32 or fp16, but the class is fp32",
     ),
     "fp16_sums": (lambda y, *_: y.half().float(), "operands or sums were rounded to TF32 or fp16"),
     "fp16_sums_and_bias": (
         lambda y, x, w, b: (y - b.view(1, -1, 1, 1)).half() + b.view(1, -1, 1, 1),
         "operands or sums were rounded to TF32 or fp16",
     ),
-    "bf16": (rounded(16), "rounded to bf16, but the header declares fp32"),
+    "bf16": (rounded(16), "rounded to bf16, but the class is fp32"),
 }
 
 
@@ -151,7 +151,7 @@ def test_planted_pattern_is_named(spoil, sentence):
     assert any(sentence in line for line in sentences), sentences
 
 
-FEW = {  # which of six outputs are spoilt, what they are of themselves and the bias, what is said
+FEW = {  # which of six outputs change, how, and the sentence
     "bias twice": ([1, 4], lambda y, b: y + b, "the bias is added twice: all 2 incorrect outputs"),
     "no bias": ([1], lambda y, b: y - b, "the bias is not added: the only incorrect output"),
     "thrice": ([1, 4], lambda y, b: 3 * y, "3 times the correct value: all 2 incorrect outputs"),
@@ -162,7 +162,7 @@ FEW = {  # which of six outputs are spoilt, what they are of themselves and the 
 
 
 @pytest.mark.parametrize(("at", "change", "sentence"), FEW.values(), ids=FEW)
-def test_few_outputs_tell_what_all_of_them_have_in_common(at, change, sentence):
+def test_few_outputs_have_a_pattern_if_all_agree(at, change, sentence):
     def spoil(y, x, w, bias):
         y[0, at, 0, 0] = change(y[0, at, 0, 0], bias[at])
 
@@ -212,8 +212,8 @@ def test_square_transposed_image_is_named():
     assert sentences[0].startswith("p and q exchanged")
 
 
-def test_nan_of_given_nan_is_not_blamed_on_memory():
-    """Outputs are NaN where another is: those who spread it read nothing that nobody wrote."""
+def test_nan_from_nan_inputs_is_not_attributed_to_memory():
+    """A kernel that spreads a NaN of its inputs did not read uninitialised memory."""
     everywhere = np.zeros((4, 4), int)
     truth = np.array([1.0, 2.0, 3.0, np.nan])
     wrong = np.array([True, True, True, False])
@@ -234,7 +234,7 @@ def test_nan_of_given_nan_is_not_blamed_on_memory():
     assert output_patterns.describe(evidence)[0].startswith("NaN or inf, where another value is")
 
 
-def test_what_has_no_pattern_is_given_none():
+def test_outputs_without_a_pattern_have_no_sentence():
     scattered = torch.rand(PROBLEM.y_shape, generator=torch.Generator().manual_seed(3)) < 0.05
     assert said(PROBLEM, put(scattered)) == []
     assert said(PROBLEM, put((1, 2, 3, 4))) == []
@@ -243,14 +243,14 @@ def test_what_has_no_pattern_is_given_none():
 
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(list(generate(60, seed=11))), st.integers(0, 2**31), st.booleans())
-def test_nothing_is_said_of_right_outputs(problem, seed, sample):
+def test_correct_outputs_have_no_sentence(problem, seed, sample):
     assert said(problem, lambda *_: None, seed=seed, sampled=64 if sample else None) == []
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.data(), st.sampled_from(list(generate(60, seed=12))))
-def test_places_said_are_true(data, problem):
-    """Whatever box of outputs is wrong: each sentence's count is what is wrong, and no more."""
+def test_positions_in_sentences_are_true(data, problem):
+    """For any incorrect box of outputs, each sentence has the exact number of incorrect ones."""
     box = tuple(
         slice(low, data.draw(st.integers(low + 1, size)), data.draw(st.integers(1, 4)))
         for size in problem.y_shape
@@ -317,23 +317,23 @@ def test_across_names_what_failing_problems_share(fails, sentence):
 
 @pytest.mark.parametrize("failing", [1, 2, 3, 5, 12])
 def test_across_does_not_guess(failing):
-    """Of failures drawn at random something may be said by chance alone: rarely."""
+    """Random failures rarely have a sentence: only by chance."""
     draws = [random.Random(seed).sample(range(len(SOME)), failing) for seed in range(30)]
     outcomes = [[(p, i not in drawn) for i, p in enumerate(SOME)] for drawn in draws]
     assert sum(bool(problem_patterns.describe(each)) for each in outcomes) <= 2
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_across_blames_no_stride_for_what_the_height_does(seed):
+def test_across_does_not_name_the_stride_if_the_height_is_the_cause(seed):
     some = [*generate(64, seed), *problems("awkward")]
-    for tile in (5, 7, 24):  # those it has no words for, too
+    for tile in (5, 7, 24):  # also sizes without a condition of their own
         assert not re.search(
             "stride|pad|dil", str(problem_patterns.describe([(p, p.P % tile != 0) for p in some]))
         )
 
 
-def test_across_tells_which_explanations_fit():
-    """No problem here has a stride of one side only: which of the three it is, nobody can tell."""
+def test_across_names_all_conditions_that_fit():
+    """No problem has a stride in one dimension only, so three conditions fit equally well."""
     some = [
         problem(f"N1 C2 H{h} W{w} K3 R2 S2 s{s}")
         for h in (8, 9, 11)
@@ -347,8 +347,8 @@ def test_across_tells_which_explanations_fit():
     assert "or stride_w is not 1" in said and said.endswith("these problems do not show which)")
 
 
-def test_across_holds_for_what_was_tried_in_search_of_the_smallest():
-    """A limit is as near as it is known, and what a try contradicts is not said."""
+def test_across_also_holds_for_problems_of_the_search_for_the_smallest():
+    """A limit is as tight as the tried problems show, and no tried problem contradicts it."""
     drawn = [
         problem(f"N{n} C1 H3 W{w} K2 R1 S1")
         for n in (1, 2, 3, 4, 5, 6)
@@ -370,7 +370,7 @@ def test_across_holds_for_what_was_tried_in_search_of_the_smallest():
     )
 
 
-def test_across_is_silent_where_all_is_right_or_all_is_wrong():
+def test_across_is_silent_if_all_problems_pass_or_all_fail():
     assert (
         problem_patterns.describe([(p, True) for p in SOME])
         == problem_patterns.describe([(p, False) for p in SOME])
@@ -456,7 +456,7 @@ def test_shrinks_to_the_smallest(fails, smallest):
         assert asked.call_count < 100
 
 
-def test_shrinking_stops_after_as_many_tries():
+def test_shrinking_stops_after_the_given_number_of_tries():
     asked = []
     shrink(Problem(2, 8, 40, 40, 8, 3, 3), lambda p: asked.append(p) or p.H > 30, tries=5)
     assert len(asked) == 5 == len(set(asked))

@@ -25,7 +25,7 @@ _VARIABLES = (
     "NVCC_APPEND_FLAGS",
     "NVCC_CCBIN",
 )
-# Headers in these folders belong to the compiler, whose identity is part of the key.
+# Headers in these folders belong to the compiler. Its identity is part of the key.
 _SYSTEM = ("/usr/include", "/usr/lib", "/usr/local/cuda")
 # The lines that may name a header: an #include, or a macro that an #include may use.
 _HEADER_NAME = re.compile(
@@ -55,7 +55,7 @@ def key_of(source: Source, kind: str, parts: Iterable[str], include: Sequence[Pa
 
 
 def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KERNEL_DIR)) -> str:
-    """Return the name of a build whose headers, if any, are in `parts` with their text.
+    """Return the name of a build; `parts` contains the text of its headers, if any.
 
     `home` is part of the name, because another checkout has other headers. It is empty if the parts
     identify the checkout.

@@ -29,7 +29,7 @@ from .setting import ORDINARY, Setting
 
 # A simulated run that takes longer is not repeated.
 _SLOW_SECONDS = 5.0
-# The stream sleeps for so many GPU clock cycles before a launch: about 1 ms.
+# The stream sleeps for this many GPU clock cycles before a launch: about 1 ms.
 _SLEEP_CYCLES = 2_000_000
 # Between two problems torch may keep at most this much GPU memory.
 _KEPT_BYTES = 1 << 30
@@ -144,7 +144,7 @@ def _examine(
         host_seconds=runs.seconds,
     )
     if (compared.wrong or compared.unwritten or changed) and kernel.device.type == "cuda":
-        report = _blame_stream(report, launch, expected)
+        report = _check_on_default_stream(report, launch, expected)
     reference.forget_if_large(expected)
     return report
 
@@ -166,7 +166,7 @@ def _run_and_compare(
         compared = OutputComparison(expected, y, bound, poisoned)
         if not compared.correct and earlier:
             text = f"incorrect after calls for {', then '.join(map(str, earlier))}"
-            failures.append(output.wrong("wrong after other calls", text))
+            failures.append(output.error_finding("wrong after other calls", text))
         if not compared.correct or failures:
             break
     return _Runs(compared, seconds, counters, failures, launch_findings)
@@ -181,7 +181,7 @@ def _wrong_outputs(compared: OutputComparison, setting: Setting, precision: str)
             f"{compared.bound:.2g} on this problem"
         )
         kind = "wrong result" if compared.wrong else "too imprecise"
-        failures.append(output.wrong(kind, text))
+        failures.append(output.error_finding(kind, text))
     return failures
 
 
@@ -312,12 +312,12 @@ def _run_again(
     if kernel.atomics:
         notes.append("bits of two runs not compared: the header declares `atomics: yes`")
         return _compare_again(launch, compared)
-    first = output.keep(launch.y)
+    first = output.copy_of_start(launch.y)
     if first.numel() < launch.y.numel():
         part = first.numel() / launch.y.numel()
         notes.append(f"bits of two runs compared on the first {part:.0%} of y: memory is short")
     _run(launch)
-    count, index = output.moved(launch.y, first)
+    count, index = output.changed_outputs(launch.y, first)
     if not count:
         return []
     shape = launch.problem.y_shape
@@ -325,9 +325,9 @@ def _run_again(
     text = (
         f"{count:,} of {first.numel():,} outputs have other bits in a second run on the same data, "
         f"the first at (n, k, p, q) = ({place}): a race, a read of memory that nothing wrote, or "
-        "sums by atomics, whose order may change (then declare `atomics: yes` in the header)"
+        "sums by atomics in a changing order (then declare `atomics: yes` in the header)"
     )
-    return [output.wrong("not repeatable", text, "y", index, shape)]
+    return [output.error_finding("not repeatable", text, "y", index, shape)]
 
 
 def _compare_again(launch: Launch, compared: OutputComparison) -> list[Finding]:
@@ -341,10 +341,10 @@ def _compare_again(launch: Launch, compared: OutputComparison) -> list[Finding]:
         "first: a race, or memory that the kernel expects unchanged since an earlier call"
     )
     shape = launch.problem.y_shape
-    return [output.wrong("not repeatable", text, "y", again.first_wrong, shape)]
+    return [output.error_finding("not repeatable", text, "y", again.first_wrong, shape)]
 
 
-def _blame_stream(report: Report, launch: Launch, expected: Reference) -> Report:
+def _check_on_default_stream(report: Report, launch: Launch, expected: Reference) -> Report:
     """Run an incorrect kernel on the default stream; if it is correct there, add a finding."""
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.default_stream()):
@@ -360,5 +360,5 @@ def _blame_stream(report: Report, launch: Launch, expected: Reference) -> Report
         "correct only when everything runs on the default stream: the kernel launches work on "
         "another stream than `stream`, conv2d's last argument"
     )
-    findings = output.wrong("wrong stream", text), *report.findings
+    findings = output.error_finding("wrong stream", text), *report.findings
     return dataclasses.replace(report, findings=findings)

@@ -90,7 +90,7 @@ class Guards:
         side = "before its start" if before else "past its end"
         at = -nearest if before else tensor.numel() - 1 + nearest
         text = f"the kernel wrote outside of {name}: {changed_units} changed, {span_units} {side}"
-        return [output.wrong("global out of bounds", text, name, at)]
+        return [output.error_finding("global out of bounds", text, name, at)]
 
 
 def _zones(whole: Tensor) -> tuple[tuple[slice, Tensor], tuple[slice, Tensor]]:

@@ -21,7 +21,7 @@ from .reference import CHUNK, Reference, sample, tolerance
 
 # The limit of one output's error is this times the class bound times (rms + |reference|).
 ELEMENTWISE = 6
-# Patterns are searched in all outputs if there are at most so many, else in a sample.
+# Patterns are searched in all outputs if there are at most this many; else in a sample.
 LOOKED_AT = 1 << 20
 # Quiet NaNs that no arithmetic produces: an output that still holds one was never written.
 _POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7FDA}
@@ -29,7 +29,7 @@ _POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7
 _USUAL = 1e9
 # At most this many incorrect outputs are listed.
 _SHOWN = 4
-# An error map has at most so many rows and columns.
+# An error map has at most this many rows and columns.
 _MAP = 256
 
 
@@ -60,12 +60,12 @@ def changed_inputs(inputs: Inputs, pristine: Inputs) -> list[Finding]:
         if changed:
             elements = "element" if changed == 1 else "elements"
             text = f"the kernel wrote to its input: {changed:,} {elements} of {name} changed"
-            findings.append(wrong("store to an input", text, name, first, now.shape))
+            findings.append(error_finding("store to an input", text, name, first, now.shape))
             now.copy_(then)
     return findings
 
 
-def wrong(
+def error_finding(
     kind: str, text: str, array: str | None = None, at: int = 0, shape: Sequence[int] = ()
 ) -> Finding:
     """Return an error that was found after the run.
@@ -78,7 +78,7 @@ def wrong(
     return Finding(kind, text, array=array, index=tuple(map(int, index)))
 
 
-def keep(y: Tensor) -> Tensor:
+def copy_of_start(y: Tensor) -> Tensor:
     """Return a flat copy of y, or of its first part if memory is short."""
     room = (available_bytes(y.device) - (1 << 30)) // y.element_size()
     try:
@@ -88,7 +88,7 @@ def keep(y: Tensor) -> Tensor:
         return y.flatten()[:0].clone()
 
 
-def moved(y: Tensor, first: Tensor) -> tuple[int, int]:
+def changed_outputs(y: Tensor, first: Tensor) -> tuple[int, int]:
     """Return how many outputs have other bits than the copy, and the flat index of the first."""
     size = CHUNK[y.device.type]
     parts = zip(y.flatten()[: first.numel()].split(size), first.split(size), strict=True)
@@ -301,7 +301,9 @@ class OutputComparison:
         findings = []
         if self.unwritten:
             text = f"{_outputs(self.unwritten, total, 'was', 'were')} never written"
-            findings.append(wrong("never written", text, "y", self._first, self.problem.y_shape))
+            findings.append(
+                error_finding("never written", text, "y", self._first, self.problem.y_shape)
+            )
         if self.wrong:
             first = (
                 "" if self.wrong == len(self._examples) else f"; the first {len(self._examples)}"

@@ -97,7 +97,7 @@ def _outcome(
     }
 
 
-def worded(finding: Finding) -> str:
+def finding_text(finding: Finding) -> str:
     """Return a finding as text: its kind, its text, and its source line if it is known.
 
     The kind is left out of an error that has no source line.
@@ -124,7 +124,7 @@ def _warnings(reports: Sequence[Report | Reports]) -> list[str]:
         for finding in report.findings:
             # The text of a crash already contains the findings before it.
             if not finding.error and (len(reports) > 1 or finding.text not in ending):
-                words = worded(finding) + (seen_on if len(reports) > 1 else "")
+                words = finding_text(finding) + (seen_on if len(reports) > 1 else "")
                 last[finding.kind, finding.file, finding.line] = words
     return [f"  {words}" for words in last.values()]
 
@@ -146,8 +146,8 @@ class Report(Result):
         The normwise relative error ||y - reference|| / ||reference||, and its limit for the
         kernel's precision class on this problem. Both have no unit.
     worst, limit
-        The absolute error and the limit of the worst output: the one whose error is the largest
-        part of its limit.
+        The absolute error and the limit of the worst output: the one with the largest quotient of
+        the two.
     outputs, wrong, unwritten
         The number of all outputs, of incorrect ones among those compared, and of those that were
         never written.
@@ -158,14 +158,14 @@ class Report(Result):
     setting
         What was unusual about the run, such as its data; empty for an ordinary run.
     fault, ending
-        For a kernel that crashed or hung: the kind of fault (`LaunchError.kind`), and the error's
-        text. Else None and an empty text.
+        The kind of fault if the kernel crashed or hung (`LaunchError.kind`), or if nvcc reports an
+        error; else None. And the text of the crash, or an empty text.
     pixels, channels
         Error divided by limit, as float arrays: the largest over (n, k) with shape (P, Q), and the
         largest over (p, q) with shape (N, K). Maps with more than 256 rows or columns are pooled.
     counters, host_seconds, threads
-        Of the first run: the simulator's counters and the wall time in seconds; for each kernel
-        the number of threads of its largest block.
+        Of the run that was compared: the simulator's counters and the wall time in seconds. And for
+        each kernel the number of threads of its largest block.
 
     Examples
     --------
@@ -220,7 +220,7 @@ class Report(Result):
         """The errors as lines of text; empty if the kernel is correct."""
         texts = [self.ending]
         if not self.ending:
-            texts = [worded(finding) for finding in self.findings if finding.error]
+            texts = [finding_text(finding) for finding in self.findings if finding.error]
         return tuple(line for text in texts for line in text.split("\n"))
 
     @property
@@ -233,7 +233,7 @@ class Report(Result):
 
     @property
     def traffic_bytes(self) -> int | None:
-        """The first run's global memory traffic in bytes; None if it was not simulated."""
+        """The global memory traffic of the compared run in bytes; None if it was not counted."""
         return traffic_bytes(self.counters)
 
     @property
@@ -333,8 +333,8 @@ class Report(Result):
 class Reports(Result):
     """The result of a check on a set of problems, or of a default check.
 
-    It is true if the kernel is correct on all problems that it supports. `len`, an index and a loop
-    give the `Report` of each problem.
+    It is true if the kernel is correct on all problems that it supports. A loop over it yields the
+    `Report` of each problem.
 
     Attributes
     ----------
@@ -447,7 +447,7 @@ class Reports(Result):
     @property
     def details(self) -> Sequence[str]:
         """The error closest to its bound, warnings, patterns, and the problems that fail."""
-        lines = [f"  {worded(finding)}" for finding in self.errors]
+        lines = [f"  {finding_text(finding)}" for finding in self.errors]
         if self.ok:
             closest = max(self.ordinary, key=lambda report: report.error / report.bound)
             lines.append(
@@ -480,7 +480,7 @@ class Reports(Result):
         findings = [] if failing is None else [*failing.findings]
         if self.errors:
             verdict = BuildError.kind
-            failures = [*map(worded, self.errors), *failures]
+            failures = [*map(finding_text, self.errors), *failures]
         elif failing is not None:
             verdict = failing.verdict
         elif self.ok:

@@ -43,12 +43,12 @@ class CallableRunnable(Runnable):
 
         Parameters
         ----------
-        x : torch.Tensor
+        x : Tensor
             The input, (N, C, H, W), or (C, H, W) for one image.
-        w : torch.Tensor
+        w : Tensor
             The filter, (K, C/groups, R, S).
-        bias : torch.Tensor, optional
-            (K,). All tensors have the dtypes of `format` (by default float32), are on `device`, and
+        bias : Tensor, optional
+            Shape (K,). All tensors have the dtypes of `format` (by default float32), are on `device`, and
             may have any strides.
         stride, padding, dilation, groups
             As in `torch.nn.functional.conv2d`.

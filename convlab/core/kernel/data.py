@@ -130,11 +130,11 @@ def named_tensors(x: object, w: object, bias: object) -> list[tuple[str, Tensor]
 
 def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
     """Raise ProblemError unless the tensors have the problem's shapes and are on one device."""
-    wanted = (problem.x_shape, problem.w_shape, (problem.K,) if problem.bias else None)
-    for name, tensor, want in zip(("x", "w", "bias"), (x, w, bias), wanted, strict=True):
+    shapes = (problem.x_shape, problem.w_shape, (problem.K,) if problem.bias else None)
+    for name, tensor, expected in zip(("x", "w", "bias"), (x, w, bias), shapes, strict=True):
         shape = None if tensor is None else tuple(tensor.shape)
-        if shape != want:
-            raise ProblemError(f"{name} has shape {shape}, but {problem.label} needs {want}")
+        if shape != expected:
+            raise ProblemError(f"{name} has shape {shape}, but {problem.label} needs {expected}")
         if tensor is not None and tensor.device != x.device:
             raise ProblemError(
                 f"{name} is on {tensor.device} and x on {x.device}; move one of them"

@@ -42,7 +42,9 @@ _header = functools.lru_cache(256)(catalog.parse_header)
 class Kernel(CallableRunnable):
     """Call a CUDA kernel like ``torch.nn.functional.conv2d``; `load` and `compile` return it.
 
-    After an edit of the file, or of a header that it includes, the next call compiles it again.
+    ``kernel(x, w, bias=None, stride=1, padding=0, dilation=1, groups=1, relu=False)`` returns y,
+    (N, K, P, Q). If you edit the file, or a header that it includes, the next call compiles it
+    again.
 
     Attributes
     ----------
@@ -51,7 +53,7 @@ class Kernel(CallableRunnable):
     path : Path or None
         The file; None for a kernel from a string.
     engine : str
-        "cuda" or "sim"; `load` has replaced "auto".
+        The engine, "cuda" or "sim", also if you gave "auto".
     defines : dict
         The tunables that were set, by name.
     workspace_limit : int
@@ -337,7 +339,8 @@ def load(
         A kernel in ``kernels/`` ("03_smem_tile", or its beginning, "03"), or the path of a file.
         Tunables may follow: "03_smem_tile@C_TILE=4".
     engine : str
-        "cuda" (a GPU), "sim" (the simulator), or "auto": "cuda" with a GPU and nvcc, else "sim".
+        One of "cuda" (a GPU), "sim" (the simulator) and "auto" ("cuda" if there are a GPU and nvcc,
+        else "sim").
     defines : dict, optional
         Tunables, which the compiler gets as ``-DNAME=VALUE``.
     workspace_limit : int

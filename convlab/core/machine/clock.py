@@ -59,9 +59,9 @@ class Clock:
 
     def take(self) -> list[Reading]:
         """Return the readings since the last call."""
-        taken = self._readings
+        readings = self._readings
         self._readings = []
-        return taken
+        return readings
 
     def _read(self) -> Reading:
         nvml = self._nvml

@@ -211,13 +211,13 @@ def describe(device: torch.device | str | int | None = None) -> Gpu | None:
     return gpu
 
 
-def find_gpu(wanted: str | Gpu | None = None) -> Gpu:
+def find_gpu(gpu: str | Gpu | None = None) -> Gpu:
     """Return a GPU by name; without a name, the current GPU, or else an H200."""
-    if isinstance(wanted, Gpu):
-        return wanted
-    if wanted is None:
+    if isinstance(gpu, Gpu):
+        return gpu
+    if gpu is None:
         return describe() or GPUS["H200"]
-    return GPUS[choice(wanted, "GPU", GPUS)]
+    return GPUS[choice(gpu, "GPU", GPUS)]
 
 
 @functools.cache

@@ -64,8 +64,8 @@ def find(name: str) -> Path | None:
                 places += [str(path) for path in sorted(Path("/").glob(pattern), reverse=True)]
     else:
         places.append(sysconfig.get_path("scripts") or "")
-    wanted = os.environ.get("CXX", name) if name == "c++" else name
-    tool = shutil.which(wanted, path=os.pathsep.join(filter(None, places)))
+    executable = os.environ.get("CXX", name) if name == "c++" else name
+    tool = shutil.which(executable, path=os.pathsep.join(filter(None, places)))
     return Path(tool) if tool else None
 
 
@@ -159,10 +159,10 @@ def cuda() -> Cuda | None:
     A kernel and torch share one CUDA runtime, so the major releases must be equal. A torch without
     CUDA works with any toolkit.
     """
-    wanted = torch_cuda()
+    required = torch_cuda()
     for toolkit in toolkits():
         major = toolkit.release[0] if toolkit.release else 0
-        if wanted is None or major == wanted[0]:
+        if required is None or major == required[0]:
             return toolkit
     return None
 
@@ -177,14 +177,14 @@ def require_cuda() -> Cuda:
 
 def without_cuda() -> str:
     """Return a text that says why there is no suitable nvcc, and which one to install."""
-    wanted = torch_cuda() or (13, 0)
+    required = torch_cuda() or (13, 0)
     other = next(toolkits(), None)
-    release = _dotted(wanted)
+    release = _dotted(required)
     mismatch = f" that fits torch's CUDA {release}, only {other}" if other else ""
-    wheel = f"`{INSTALL}` installs one, or " if wanted[0] == 13 else ""
+    wheel = f"`{INSTALL}` installs one, or " if required[0] == 13 else ""
     return (
         f"no nvcc{mismatch}: {wheel}install CUDA toolkit {release} (NVIDIA's package cuda-toolkit-"
-        f"{release.replace('.', '-')}, or another {wanted[0]}.x) and set CUDA_HOME to it"
+        f"{release.replace('.', '-')}, or another {required[0]}.x) and set CUDA_HOME to it"
     )
 
 
@@ -262,14 +262,14 @@ def cache_dir() -> Path:
     have write access. If others have it too, or the folder is not writable, convlab warns and uses
     a private temporary folder instead.
     """
-    folder = _wanted()
+    folder = _chosen_cache()
     if folder is None:
         return _private("there is no home directory")
     reason = _unusable(folder)
     return _private(f"{folder} {reason}") if reason else folder
 
 
-def _wanted() -> Path | None:
+def _chosen_cache() -> Path | None:
     """Return the chosen or the default cache folder; None without a home directory."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
@@ -342,5 +342,5 @@ def temporaries() -> Iterator[Path]:
     """Yield the folders of `temporary` and `unfinished` that this process or its forks left."""
     for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
         yield from parent.glob(f"convlab-{interrupt.MARK}-*")
-    if cache := _wanted():
+    if cache := _chosen_cache():
         yield from cache.glob(f"{UNFINISHED}{interrupt.MARK}-*")

@@ -31,6 +31,7 @@ def problem(name_or_spec: str | Problem) -> Problem:
     Returns
     -------
     Problem
+        It has a name if you gave one.
 
     Raises
     ------
@@ -39,26 +40,26 @@ def problem(name_or_spec: str | Problem) -> Problem:
 
     Examples
     --------
-    >>> print(problem("square"))
+    >>> print(convlab.problem("square"))
     N16 C16 H1024 W1024 K128 R3 S3 s1 p0 d1 g1
-    >>> problem("N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1").y_shape
+    >>> convlab.problem("N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1").y_shape
     (1, 8, 32, 32)
     """
     if isinstance(name_or_spec, Problem):
         return name_or_spec
-    wanted = text(name_or_spec, "problem")
+    spec = text(name_or_spec, "problem")
     named = {problem.name: problem for members in _sets().values() for problem in members}
-    name, *added = wanted.split() or [wanted]
+    name, *added = spec.split() or [spec]
     if name in named and all(word in EPILOGUE for word in added):
         return _with_epilogue(named[name], added)
-    if "=" in wanted or re.match(r"\s*[Nn]\d", wanted):
-        return _parse(wanted)
+    if "=" in spec or re.match(r"\s*[Nn]\d", spec):
+        return _parse(spec)
     # The text is the name of a set, not of a problem: suggest only problems.
-    suggestions = hint(wanted, named if wanted in PROBLEM_SETS else [*named, *PROBLEM_SETS])
+    suggestions = hint(spec, named if spec in PROBLEM_SETS else [*named, *PROBLEM_SETS])
     headline = [problem.name for problem in problems("headline")]
     all_names = f"; there are {', '.join([*headline, *PROBLEM_SETS])}."
     raise ProblemError(
-        f"no problem is named {shown(wanted)}{suggestions or all_names} "
+        f"no problem is named {shown(spec)}{suggestions or all_names} "
         "You can also give dimensions: N=1,C=3,H=32,W=32,K=8,R=3,S=3"
     )
 
@@ -77,12 +78,13 @@ def problems(set_name: str) -> list[Problem]:
     Parameters
     ----------
     set_name : str
-        "headline" (3 large problems), "kernelbench", "resnet50", "awkward" (small problems that
-        reveal mistakes) or "limits" (problems with one very large size).
+        One of "headline" (3 large problems), "kernelbench", "resnet50", "awkward" (small problems
+        that reveal mistakes) and "limits" (problems with one very large size).
 
     Returns
     -------
     list of Problem
+        In the order of the file ``problems.txt``.
 
     Raises
     ------
@@ -91,25 +93,25 @@ def problems(set_name: str) -> list[Problem]:
 
     Examples
     --------
-    >>> [conv.name for conv in problems("headline")]
+    >>> [conv.name for conv in convlab.problems("headline")]
     ['square', 'rect', 'wide']
     """
     return list(_sets()[choice(set_name, "set of problems", PROBLEM_SETS)])
 
 
-def members(asked: Problem | str | Iterable[Problem | str]) -> tuple[list[Problem], bool]:
+def members(argument: Problem | str | Iterable[Problem | str]) -> tuple[list[Problem], bool]:
     """Return the problems of an argument, and whether the argument is a set.
 
     A set is an iterable, or the name of a set. "bias" and "relu" may follow the name, as they may
     follow a problem's.
     """
-    if isinstance(asked, str):
-        name, *added = asked.split() or [""]
+    if isinstance(argument, str):
+        name, *added = argument.split() or [""]
         if name in PROBLEM_SETS:
             return [problem(" ".join([member.name, *added])) for member in problems(name)], True
-    if isinstance(asked, (str, Problem)) or not isinstance(asked, Iterable):
-        return [problem(asked)], False
-    return [problem(member) for member in several(asked, "problem")], True
+    if isinstance(argument, (str, Problem)) or not isinstance(argument, Iterable):
+        return [problem(argument)], False
+    return [problem(member) for member in several(argument, "problem")], True
 
 
 def _parse(spec: str, name: str = "") -> Problem:

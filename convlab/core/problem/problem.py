@@ -56,7 +56,7 @@ class Problem:
 
     Examples
     --------
-    >>> conv = Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3)
+    >>> conv = convlab.Problem(N=16, C=16, H=1024, W=1024, K=128, R=3, S=3)
     >>> conv.y_shape
     (16, 128, 1022, 1022)
     >>> round(conv.flops / 1e9)    # GFLOP
@@ -151,7 +151,7 @@ class Problem:
 
         Examples
         --------
-        >>> print(Problem.from_shapes((1, 3, 32, 32), (8, 3, 3, 3), padding=1))
+        >>> print(convlab.Problem.from_shapes((1, 3, 32, 32), (8, 3, 3, 3), padding=1))
         N1 C3 H32 W32 K8 R3 S3 s1 p1 d1 g1
         """
         x_shape = tuple(several(x_shape, "x_shape"))
@@ -301,7 +301,7 @@ class Problem:
 
         Examples
         --------
-        >>> Problem(16, 16, 1024, 1024, 128, 3, 3).scaled(20_000_000).N
+        >>> convlab.Problem(16, 16, 1024, 1024, 128, 3, 3).scaled(20_000_000).N
         2
         """
         max_macs = whole(max_macs, "max_macs", 0)

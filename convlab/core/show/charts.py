@@ -201,7 +201,7 @@ def _draw_costs(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _logarithmic(axes: Axes, low: float, high: float, ticks: int) -> None:
-    """Set a logarithmic x axis with these limits and at most so many ticks."""
+    """Set a logarithmic x axis with these limits and at most this many ticks."""
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(LogLocator(numticks=ticks))

@@ -89,7 +89,8 @@ def style() -> None:
 
     Examples
     --------
-    >>> convlab.style()
+    >>> from convlab.core.show.plot import style
+    >>> style()
     """
     rcParams.update(STYLE)
 

@@ -26,7 +26,7 @@ from .ab_timing import Paired, RoundOptions
 from .observer import tools_put_back
 from .sides import Judged, identity, judge, side_by_side
 
-# A plain A/B allocates new memory for each of so many runs. A careful one starts a process for each.
+# A plain A/B allocates new memory for each of this many runs. A careful one starts a process for each.
 PLACES = 4
 PROCESSES = 6
 # A worker gets this many seconds more than the rounds need: for buffers, warm-up and CUDA graphs.
@@ -141,7 +141,7 @@ def ab(
     for one in problems:
         smaller, scaled = fit(one, sides, scale)
         notes = [scaled] if scaled else []
-        results.append(_compared(sides, smaller, settings, notes))
+        results.append(_compare(sides, smaller, settings, notes))
     return ABs(tuple(results)) if is_set else results[0]
 
 
@@ -155,7 +155,7 @@ class _Settings:
     careful: bool
 
 
-def _compared(
+def _compare(
     sides: Sequence[Runnable], problem: Problem, settings: _Settings, notes: list[str]
 ) -> AB:
     """Compare two runnables on one problem that the engine can run."""
@@ -188,7 +188,7 @@ def _compared(
         notes.append(f"different precision classes: A {classes[0]}, B {classes[1]}")
     measured: dict[str, Any] = {}
     if gpu and all(report.ok for report in reports) and not any(caught):
-        paired = _measured(
+        paired = _measure(
             kernels, problem, settings.modes, settings.rounds, settings.careful, notes
         )
         caught = ["".join(mode.caught[i] for mode in paired) for i in (0, 1)]
@@ -245,7 +245,7 @@ def _notes_on(judged: Judged, problem: Problem, source: str | None, counted: boo
     return notes
 
 
-def _measured(
+def _measure(
     kernels: Sequence[Runnable],
     problem: Problem,
     modes: Sequence[str],

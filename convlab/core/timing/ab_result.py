@@ -259,8 +259,10 @@ class AB(Result):
         return [*lines, *dict.fromkeys(failing)]
 
     def _counter_lines(self) -> list[str]:
-        """Return a line for each counter."""
-        lines = []
+        """Return a heading and a line for each counter; nothing without counters."""
+        if not self.verdicts:
+            return []
+        lines = [f"  {'counter':<21} {'A':>16} {'B':>16}  B/A"]
         for row in self.frame.itertuples():
             ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
             lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
@@ -287,7 +289,8 @@ class AB(Result):
         cells = {"problem": self.problem.label, "verdict": self.verdict}
         if self.modes:
             value, _, rest = str(self.modes[0].ratio).partition(", ")
-            cells |= {"B/A": value, "interval": rest.rpartition(", ")[0] or rest}
+            interval = (rest.rpartition(", ")[0] or rest).removeprefix("95% interval ")
+            cells |= {"B/A": value, "95% interval": interval}
         else:
             cells["B/A"] = "-" if math.isnan(self.ratio) else f"{self.ratio:.4g}"
         return cells

@@ -54,7 +54,7 @@ _MOST_LAUNCHES = 1000
 _MOST_SETS = 4
 _TURN_SECONDS = 0.005
 _STOPPED = "stopped after"
-# At most so many bytes are allocated to change the addresses of later allocations.
+# At most this many bytes are allocated to change the addresses of later allocations.
 _BALLAST = 64 << 20
 # The distance between the seeds of two places.
 _SEEDS = 1000
@@ -64,7 +64,7 @@ _SEEDS = 1000
 _SHARED = 0.001
 _SHARED_SECONDS = 30e-9
 _NO_ROOM = ("memory is too small for both A and B: each allocates its buffers for its own turn",)
-# An interval needs at least so many rounds. They may take up to four times the time limit.
+# An interval needs at least this many rounds. They may take up to four times the time limit.
 _FEWEST_ROUNDS = 6
 
 

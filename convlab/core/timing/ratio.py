@@ -42,7 +42,7 @@ import numpy as np
 
 from ..defaults import THRESHOLD
 
-# Sampling needs at least so many rounds, and so many independent ones: see `autocorrelation_time`.
+# Sampling needs at least this many rounds, and this many independent ones: see `autocorrelation_time`.
 LEAST_ROUNDS = 32
 # The numbers of rounds at which sampling may stop: 32, 45, 64, ... 2048.
 LOOKS = tuple(round(LEAST_ROUNDS * 2 ** (step / 2)) for step in range(13))
@@ -52,7 +52,7 @@ _QUANTILE = 2.1
 _STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 # See "Several runs" above.
 _WITHIN = 0.6
-# At least so many rounds are needed for an interval, because 2 / 2**6 < 0.05.
+# At least this many rounds are needed for an interval, because 2 / 2**6 < 0.05.
 _FEWEST = 6
 
 
@@ -82,7 +82,7 @@ class Ratio:
         if not self.rounds:
             return "unknown, because no round was kept"
         if math.isfinite(self.high):
-            interval = f"95% {self.low:.4f} to {self.high:.4f}"
+            interval = f"95% interval {self.low:.4f} to {self.high:.4f}"
         else:
             interval = "too few rounds for an interval"
         return f"{self.value:.4f}, {interval}, {self.rounds} rounds"

@@ -89,7 +89,7 @@ void Worker::match(int w, Access* const* rows, int lanes, bool patient) {
         f.logged -= at[l];
     }
     warps[w].held = stuck ? warps[w].held + 1 : 0;
-    // The lanes that are behind may wait for one that is ahead, as for a lock. So nobody waits.
+    // Lanes that are behind may wait for a lane that is ahead, as for a lock. So no lane waits.
     if (warps[w].held > kHeld) match(w, rows, lanes, false);
 }
 }  // namespace

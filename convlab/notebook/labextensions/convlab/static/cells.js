@@ -1,13 +1,13 @@
-// JupyterLab, and Jupyter Notebook 7: a cell that begins with %%kernel is shown as C++.
+// An extension of JupyterLab and Jupyter Notebook 7: it shows a cell that begins with %%kernel as C++.
 //
-// It is what a bundler would make, a container with init and get, but short enough to be read as
-// it is; it imports nothing, since JupyterLab hands it all that it needs.
+// This file has the form of a bundler's output, a container with init and get, but you can read it.
+// It imports nothing, because JupyterLab passes it all objects that it needs.
 (window._JUPYTERLAB = window._JUPYTERLAB || {}).convlab = (() => {
   const CPP = "text/x-c++src";
   const KERNEL = /^\s*%%kernel\b/;
 
-  // A notebook gives all its cells its kernel's language, whenever it learns that; so each cell is
-  // looked at again after that, and after each edit.
+  // When a notebook gets its kernel's language, it sets that language in all cells. So check each
+  // cell again after that, and after each edit.
   const watch = notebook => {
     const seen = new WeakSet();
 

@@ -1,4 +1,4 @@
-// Mistakes of several kinds, and what only looks like one; see test_microscope.py.
+// Errors of several kinds, and correct code that resembles them; see test_microscope.py.
 __global__ void many(const float* x, float* y) {
     __shared__ float s_x[32];
     int i = threadIdx.x;
