@@ -41,5 +41,5 @@ def test_traffic_is_32_bytes_a_sector():
 
 def test_an_untraced_kernel_has_no_cost():
     untraced = compare(convlab.load("01_direct", engine="sim", trace=False), PLAIN)
-    assert untraced.ok and "1 of 1 right" in str(untraced)
+    assert untraced.ok and "1 of 1 correct" in str(untraced)
     assert untraced.frame["traffic_mb"].isna().all()

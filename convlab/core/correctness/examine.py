@@ -322,9 +322,10 @@ def _run_again(
         return []
     shape = launch.problem.y_shape
     place = ", ".join(map(str, np.unravel_index(index, shape)))
+    changed = output.counted_outputs(count, first.numel(), "has", "have")
     text = (
-        f"{count:,} of {first.numel():,} outputs have other bits in a second run on the same data, "
-        f"the first at (n, k, p, q) = ({place}): a race, a read of memory that nothing wrote, or "
+        f"{changed} other bits in a second run on the same data, the first "
+        f"at (n, k, p, q) = ({place}): a race, a read of memory that nothing wrote, or "
         "sums by atomics in a changing order (then declare `atomics: yes` in the header)"
     )
     return [output.error_finding("not repeatable", text, "y", index, shape)]

@@ -300,7 +300,7 @@ class OutputComparison:
         total = self.y.numel()
         findings = []
         if self.unwritten:
-            text = f"{_outputs(self.unwritten, total, 'was', 'were')} never written"
+            text = f"{counted_outputs(self.unwritten, total, 'was', 'were')} never written"
             findings.append(
                 error_finding("never written", text, "y", self._first, self.problem.y_shape)
             )
@@ -308,7 +308,7 @@ class OutputComparison:
             first = (
                 "" if self.wrong == len(self._examples) else f"; the first {len(self._examples)}"
             )
-            lines = [f"{_outputs(self.wrong, total, 'is', 'are')} incorrect{first}:"]
+            lines = [f"{counted_outputs(self.wrong, total, 'is', 'are')} incorrect{first}:"]
             for place, got, expected in self._examples:
                 at = ", ".join(map(str, place))
                 lines.append(f"  (n, k, p, q) = ({at}): got {got:.7g}, expected {expected:.7g}")
@@ -364,7 +364,7 @@ class OutputComparison:
         )
 
 
-def _outputs(count: int, total: int, singular: str, plural: str) -> str:
+def counted_outputs(count: int, total: int, singular: str, plural: str) -> str:
     """Return "3 of 18 outputs are" or "1 of 18 outputs is"."""
     outputs = "output" if total == 1 else "outputs"
     return f"{count:,} of {total:,} {outputs} {singular if count == 1 else plural}"
