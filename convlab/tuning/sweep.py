@@ -128,9 +128,7 @@ def sweep(
     for row, cells in progress_bar(measured, "measuring", len(tasks), **quiet):
         row.update(cells)
     gpu = describe(kernel.device)
-    notes.append(
-        f"on {gpu}" if gpu else "on the simulator: traffic is counted, no time is measured"
-    )
+    notes.append(f"on {gpu}" if gpu else "on the simulator: no GPU time is measured")
     kind = COUNTED if kernel.counts else MEASURED
     built_kernels = [each for each, built in zip(kernels, builds, strict=True) if not built.error]
     return Sweep(

@@ -575,7 +575,7 @@ def test_wrong_crashing_and_broken_kernels_leave_the_others_checked(run, kernels
     messages = {name: "\n".join(report["failures"]) for name, report in reports.items()}
     assert "outputs are incorrect" in messages["ones"]
     assert [name for name, report in reports.items() if report["correct"]] == ["01_direct"]
-    assert "y[-1]" in messages["crash"] and "crash.cu:6:" in messages["crash"]
+    assert "(element -1)" in messages["crash"] and "crash.cu:6:" in messages["crash"]
     assert "broken.cu:6:" in messages["broken"]
     assert "R == 7" in messages["refuses"] and "01_direct" in messages["refuses"]
     assert "no entry point" in messages["no_entry"]
@@ -749,7 +749,10 @@ USAGE = {
         ["check", "xyzzy"],
         "no kernel is named 'xyzzy'; there are mine.cu, 01_direct, 01b",
     ),
-    "a tunable of none": (["check", "mine.cu@TILE=8"], "it has: none: one is `#ifndef TILE`"),
+    "a tunable of none": (
+        ["check", "mine.cu@TILE=8"],
+        "it has: none; add the lines `#ifndef TILE`",
+    ),
     "no baseline is near": (
         ["check", "zz:zz"],
         "no baseline 'zz:zz': choose from cudnn:fp32, cudnn:tf32",

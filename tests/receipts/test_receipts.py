@@ -116,14 +116,14 @@ def test_same_samples_change_nothing_but_their_day(own_folder):
 
 
 NO_RECEIPTS = {
-    "empty": (b"", "no receipt"),
-    "a list": (b"[]", "no receipt"),
-    "other JSON": (b"{}", "no receipt"),
+    "empty": (b"", "is not a receipt"),
+    "a list": (b"[]", "is not a receipt"),
+    "other JSON": (b"{}", "is not a receipt"),
     "another version's": (
         b'{"convlab_receipt": 99}',
         "format 99 of another convlab, and this one reads format 2",
     ),
-    "cut": (b'{"convlab_receipt": 2, "kind": "AB', "no receipt"),
+    "cut": (b'{"convlab_receipt": 2, "kind": "AB', "is not a receipt"),
     "bytes": (b"\xff", "UTF-8"),
 }
 

@@ -194,7 +194,10 @@ def test_an_unsupported_problem_names_a_kernel_that_can(tmp_path: Path) -> None:
     [
         (dict(defines={"THREADS": "`touch planted`"}), "THREADS is '`touch planted`'; it must be"),
         (dict(defines={"THREADS": "64; touch planted"}), "an integer, or a single word"),
-        (dict(defines={"THREADS=1 -include /etc/passwd -DX": 1}), "is not a valid name of a tunable"),
+        (
+            dict(defines={"THREADS=1 -include /etc/passwd -DX": 1}),
+            "is not a valid name of a tunable",
+        ),
         (dict(defines={"THREADS": 10**5000}), "THREADS is <int>; it must be at most"),
         (dict(defines="THREADS=64"), "defines must be a dict"),
         (dict(time_limit=float("nan")), "time_limit must be a finite number, more than 0, not nan"),

@@ -74,7 +74,7 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
         row["note"] = f"timing not stable: only {row['samples']} samples within the time limit" * (
             row["samples"] < 9
         )
-        return SimpleNamespace(frame=pd.DataFrame([row]))
+        return SimpleNamespace(frame=pd.DataFrame([row]), samples=pd.DataFrame({"ms": [1.0, 1.5]}))
 
     monkeypatch.setattr(RUNNER, "call", call, raising=False)
     monkeypatch.setattr(convlab.Kernel, "counts", False)
@@ -83,6 +83,8 @@ def test_a_sweep_on_a_gpu_has_times(monkeypatch):
     assert list(found.frame["TILE"]) == [16, 8] and list(found.frame[found.cost]) == [1, 2]
     assert list(found.frame["spread_pct"]) == [2, 1] and list(found.frame["samples"]) == [3, 50]
     assert "03: timing not stable: only 3 samples within the time limit" in str(found)
+    assert list(found.samples["ms"]) == [1.0, 1.5] * 2
+    assert [(row["cost"], row["low"]) for row in found.costs] == [(1.0, 1.0), (2.0, 1.0)]
 
 
 def test_a_wrong_point_is_dropped(tmp_path):
