@@ -53,4 +53,4 @@ def test_commands(capfd, tmp_path):
     source = convlab.load("01_direct").source
     path.write_text(source.replace("g_y[i] =", "g_y[i] = 0.5f *"))
     assert main(["ab", "01", str(path), *where]) == 1
-    assert "wrong" in capfd.readouterr().out.lower()
+    assert "incorrect" in capfd.readouterr().out.lower()
