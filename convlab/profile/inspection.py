@@ -255,7 +255,9 @@ class Inspection(Result):
         for row in self.lines.to_dict("records"):
             file = row["file"]
             line = row["line"]
-            names.append(f"{self._place(file, line)} {row['kind']}  {self._source_text(file, line)}")
+            names.append(
+                f"{self._place(file, line)} {row['kind']}  {self._source_text(file, line)}"
+            )
         roofline.draw_line_costs(right, self.lines.assign(name=names))
         notes = [self.predicted.dram.note] if self.predicted else []
         return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
