@@ -178,7 +178,7 @@ class Inspection(Result):
         wide = long.pivot_table("share", ["file", "number"], "cost", "sum", fill_value=0.0)
         wide = wide.reindex(columns=_COSTS, fill_value=0.0)
         costliest = wide.max(axis=1).sort_values(ascending=False, kind="stable").index[:most]
-        texts = [self._text(file, line) for file, line in costliest]
+        texts = [self._source_text(file, line) for file, line in costliest]
         frame = wide.loc[costliest].assign(source=texts)
         frame.insert(0, "line", [self._place(file, line) for file, line in costliest])
         return frame.reset_index(drop=True)
@@ -187,7 +187,7 @@ class Inspection(Result):
         """Return a line's number, with the file's name if it is not the kernel's own file."""
         return f"{line}" if file == self.file else f"{file}:{line}"
 
-    def _text(self, file: str, line: int) -> str:
+    def _source_text(self, file: str, line: int) -> str:
         """Return a line's text if it is in the kernel's own file."""
         if file != self.file or not 0 < line <= len(self.source):
             return ""
@@ -255,7 +255,9 @@ class Inspection(Result):
         for row in self.lines.to_dict("records"):
             file = row["file"]
             line = row["line"]
-            names.append(f"{self._place(file, line)} {row['kind']}  {self._text(file, line)}")
+            names.append(
+                f"{self._place(file, line)} {row['kind']}  {self._source_text(file, line)}"
+            )
         roofline.draw_line_costs(right, self.lines.assign(name=names))
         notes = [self.predicted.dram.note] if self.predicted else []
         return chart.headed(f"{self.kernel} on {self.problem.label}", notes)
