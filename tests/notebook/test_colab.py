@@ -11,7 +11,6 @@ pytestmark = pytest.mark.pure
 ADDRESS = "https://github.com/someone/convlab"
 
 
-@pytest.mark.xfail(strict=True, reason="until `python -m tests.instruments.colab` is run")
 def test_every_notebook_has_the_cell() -> None:
     old = [
         name for name in names() if colab.prepared(name, read(name), colab.address()) != read(name)

@@ -18,7 +18,6 @@ def test_outputs_are_as_new_as_the_code(name: str) -> None:
     assert not reasons, "\n".join(reasons)
 
 
-@pytest.mark.xfail(strict=True, reason="until all notebooks are run on a GPU in one go")
 def test_outputs_of_a_gpu_are_of_one_day_and_one_commit() -> None:
     records = [read(name).metadata[stored_outputs.KEY] for name in names()]
     runs = {

@@ -147,7 +147,11 @@ def check(
     special = _setting(setting, problem)
     # An invalid problem is reported before the kernel is compiled.
     given = None if problem is None else members(problem)
-    checker = Checker.of(resolve(kernel), seed, progress)
+    resolved = resolve(kernel)
+    if given is not None and not given[1]:
+        # nvcc may reject a kernel that needs a newer GPU: ask for support before the build.
+        resolved.accept(given[0][0])
+    checker = Checker.of(resolved, seed, progress)
     try:
         if given is None:
             result = _check_by_default(checker, count)

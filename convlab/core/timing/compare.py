@@ -243,9 +243,10 @@ class Contestant:
             "bound": reference.tolerance(kernel.precision, problem.gemm_k, outputs),
         }
         cost = self.cost(problem, peaks)
+        note = self.note
         if peaks and cost.value < BELOW * cost.floor:
-            self.note = f"{self.note}; {BELOW_WORDS}".removeprefix("; ")
-        return row | cost.cells | {"note": self.note}
+            note = f"{note}; {BELOW_WORDS}".removeprefix("; ")
+        return row | cost.cells | {"note": note}
 
 
 def _judge_briefly(kernel: Runnable, problem: Problem, seed: int) -> Judged:
@@ -324,9 +325,18 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
             bar.set_description(step)
             bar.update()
 
+        # nvcc may reject a kernel that needs a newer GPU: ask for support before the build.
+        supported = []
+        for entry in entries:
+            if cause := entry.kernel.unsupported(problem):
+                entry.note = f"unsupported: {cause}"
+                bar.update()
+                done(entry)
+            else:
+                supported.append(entry)
         # A kernel is checked while the next ones are built.
-        with build_all([entry.kernel for entry in entries]) as errors:
-            for entry in entries:
+        with build_all([entry.kernel for entry in supported]) as errors:
+            for entry in supported:
                 bar.set_description(f"building {entry.kernel.name}")
                 built = next(errors)
                 entry.phases["build"] = built.seconds

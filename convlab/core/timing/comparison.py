@@ -13,6 +13,7 @@ from ..show import charts
 from ..show.plot import Chart
 from ..show.result import Result, Several
 from ..show.table import Table, short
+from .ab_result import BELOW_WORDS
 
 # The heading and the format of a frame's columns.
 COSTS = {
@@ -170,9 +171,16 @@ class Comparison(Costly):
 
     def _noted(self, *, unsupported: bool) -> list[str]:
         lines = []
+        below = []
         for row in self.frame.itertuples():
-            if row.note and (unsupported or row.correct is not None):
-                lines.append(f"  {row.kernel}: {row.note}")
+            note = row.note
+            if note.endswith(BELOW_WORDS):
+                below.append(row.kernel)
+                note = note.removesuffix(BELOW_WORDS).removesuffix("; ")
+            if note and (unsupported or row.correct is not None):
+                lines.append(f"  {row.kernel}: {note}")
+        if below:
+            lines.append(f"  {', '.join(below)}: {BELOW_WORDS}")
         return lines
 
     @property

@@ -36,7 +36,8 @@ _ROUND_SECONDS = 0.05
 # The least samples and turns of a kernel that stops because its place is certain.
 _PLACED_SAMPLES = 3
 _PLACED_TURNS = 2
-# Such a kernel's median must be known so well, and its interval is at least as wide.
+# Such a kernel's median must be known so well, and its interval is at least as wide. A kernel whose
+# time is that of another stops when its mean is known so well.
 _PLACED_ERROR = 0.01
 
 
@@ -111,7 +112,8 @@ def measure_all(
     judged : for each kernel, whether its outputs are checked; by default all are. An incorrect
         output ends the turns of its kernel.
     place_only : stop a kernel once its place among the others is certain: its samples are clearly
-        apart from theirs. A kernel of 400 ms then takes three samples instead of `limit_seconds`.
+        apart from theirs, or its mean is known to one percent. A kernel of 400 ms then takes three
+        samples instead of `limit_seconds`.
     finished : called with a kernel's index and its timing, as soon as it has stopped.
 
     Returns
@@ -163,7 +165,8 @@ def measure_all(
             for index, sampling in enumerate(samplings):
                 if place_only:
                     others = [other for other in samplings if other is not sampling]
-                    sampling.placed = sampling.placed or sampling.is_apart_from(others)
+                    is_certain = sampling.is_apart_from(others) or sampling.is_known
+                    sampling.placed = sampling.placed or is_certain
                 if not sampling.may_go_on:
                     finish(index)
             if not any(sampling.may_go_on for sampling in samplings if sampling.is_vague):
@@ -207,6 +210,11 @@ class _Sampling:
     def is_vague(self) -> bool:
         """Whether the mean is not yet known well enough."""
         return relative_error(self.samples) > TARGET
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the mean is known well enough for a table."""
+        return relative_error(self.samples) <= _PLACED_ERROR
 
     def is_apart_from(self, others: "Sequence[_Sampling]") -> bool:
         """Return whether the samples are clearly shorter or longer than those of each other."""
