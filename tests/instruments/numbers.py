@@ -52,8 +52,8 @@ def found_bugs() -> tuple[int, int, int]:
     """Return the planted bugs: how many, how many the simulator finds, and compute-sanitizer."""
     text = (ROOT / "convlab" / "sim" / "sanitizer.md").read_text()
     rows = [line.split(" | ")[2:] for line in text.splitlines() if line.startswith("| `")]
-    found = ("at its line", "yes")
-    cells = [[cell.strip(" |").startswith(found) for cell in row] for row in rows]
+    missed = ("-", "killed")
+    cells = [[not cell.strip(" |").startswith(missed) for cell in row] for row in rows]
     return len(cells), sum(row[0] for row in cells), sum(any(row[1:]) for row in cells)
 
 
