@@ -545,7 +545,9 @@ def test_a_set_of_problems_has_a_summary_and_a_row_for_each(tmp_path) -> None:
     assert [one.problem for one in several] == [*map(convlab.problem, (SMALL, strided))]
     assert "three on 2 problems" in several.sentence
     text = str(several)
-    assert str(several[1].problem) in text and "R == 3" in text
+    assert str(several[1].problem) in text
+    assert "1 of 3 problems are not supported; --verbose lists them" in text
+    assert "R5 S5" in several.text(True) and "here R = 5" in several.text(True)
     document = json.loads(json.dumps(several.to_dict(), allow_nan=False))
     assert len(document["results"]) == 2 and several.plot(tmp_path / "all.png")
     with pytest.raises(UnsupportedError, match="R == 3"):

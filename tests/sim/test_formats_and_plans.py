@@ -34,7 +34,7 @@ def test_half_precision_with_channels_last(engine: str) -> None:
         assert y.dtype == torch.float16 and torch.equal(y, x)
         assert y.is_contiguous(memory_format=torch.channels_last)
     with pytest.raises(
-        ProblemError, match=r"x is torch\.float32, and copy takes .*16: pass x\.half"
+        ProblemError, match=r"x is torch\.float32, but copy takes .*16: pass x\.half"
     ):
         kernel(x.float(), w)
 

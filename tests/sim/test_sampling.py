@@ -123,7 +123,7 @@ def test_inspect_scales_a_sample_to_the_whole_problem(monkeypatch: pytest.Monkey
     sampled = convlab.inspect("01", problem, engine="sim")
     assert whole.problem == sampled.problem == problem
     note = next(note for note in sampled.notes if "blocks simulated" in note)
-    assert note.startswith("64 of 512 blocks simulated, drawn at random")
+    assert note.startswith("64 of 512 blocks simulated, chosen at random")
     assert re.search(r"load sectors \d\.\d%", note) and "blocks simulated" not in str(whole)
     one, other = (found.frame.set_index("quantity")["simulated"] for found in (whole, sampled))
     for quantity in ("global loads", "sectors per load", "operations"):

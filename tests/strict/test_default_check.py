@@ -67,7 +67,7 @@ def test_a_kernel_that_needs_more_workspace_than_allowed_is_unsupported(few: Non
     found = default(greedy)
     assert found.ok, found
     assert [why for _, why in found.skipped] == [
-        "greedy needs 100,000 bytes of workspace for this problem, more than the limit of 40,000"
+        "greedy needs 100,000 bytes of workspace for this problem, more than the limit of 40,000 bytes"
     ]
 
 
