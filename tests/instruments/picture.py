@@ -282,7 +282,7 @@ def share(path: Path, rows: Path) -> None:
     axes.set_xlim(
         0, 1.08 * max(value for values in speeds.values() for value in values if value == value)
     )
-    axes.set_title(conditions(results[0]), size=8)
+    chart.supxlabel(conditions(results[0]), size=8, color=plot.QUIET)
     chart.save(path)
 
 
