@@ -30,6 +30,7 @@ from convlab.core.problem.problem import Problem
 from convlab.core.show import charts
 from convlab.core.timing import compare as comparing
 from convlab.core.timing import measure, sides, stopwatch
+from convlab.core.timing.ab_result import BELOW_WORDS
 from convlab.core.timing.compare import compare
 from convlab.core.timing.comparison import Comparison
 from tests.fake_gpu import Spin, chip_instead_of_a_gpu
@@ -225,6 +226,22 @@ def test_without_neighbours_a_row_is_measured_to_its_target(chip):
     assert slow.samples >= 10 and slow.stable
     first, second = measure.measure_all([chip.spin("a", 0.2), chip.spin("b", 0.4)], PLAIN)
     assert first.samples >= 10 and second.samples > 3
+
+
+def test_a_row_of_a_table_needs_its_mean_to_one_percent():
+    """Rows of equal times would otherwise be timed until their limit."""
+    noisy = measure._Sampling(None, 1.0, print, samples=[1.0, 1.06] * 8)
+    assert noisy.is_vague and noisy.is_known
+    noisy.samples = [1.0, 1.2] * 8
+    assert noisy.is_vague and not noisy.is_known
+
+
+def test_rows_below_the_floor_share_one_line():
+    result = compare([Fake(name="01_a"), Fake(name="02_b"), Fake(name="03_c")], PLAIN)
+    notes = [BELOW_WORDS, f"unusual; {BELOW_WORDS}", "unusual"]
+    lines = dataclasses.replace(result, frame=result.frame.assign(note=notes)).details
+    assert [line.split(":")[0].strip() for line in lines] == ["02_b", "03_c", "01_a, 02_b"]
+    assert lines[0].endswith(": unusual") and lines[2].endswith(BELOW_WORDS)
 
 
 def test_intervals_are_wider_than_the_samples():
