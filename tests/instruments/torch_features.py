@@ -296,13 +296,22 @@ def _distributed() -> None:
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        ours_, theirs_ = layers()
-        parallel = nn.parallel.DistributedDataParallel(ours_)
-        for layer in (parallel, theirs_):
-            layer(X).square().sum().backward()
-        same(*([p.grad for p in layer.parameters()] for layer in (ours_, theirs_)))
+        _train_in_parallel()
     finally:
         dist.destroy_process_group()
+
+
+def _train_in_parallel() -> None:
+    """Compare gradients; the wrapper of the layer is gone on return.
+
+    If the wrapper outlived the process group, it would delete the group while it holds the GIL. The
+    group's thread may need the GIL, and both would block.
+    """
+    ours_, theirs_ = layers()
+    parallel = nn.parallel.DistributedDataParallel(ours_)
+    for layer in (parallel, theirs_):
+        layer(X).square().sum().backward()
+    same(*([p.grad for p in layer.parameters()] for layer in (ours_, theirs_)))
 
 
 @feature("pickle, deepcopy, torch.save", "works; a copy shares the kernel, a pickle contains it")
