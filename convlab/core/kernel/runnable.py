@@ -163,9 +163,11 @@ class Runnable:
     def accept(self, problem: Problem) -> None:
         """Raise UnsupportedError if the runnable does not support a problem."""
         if reason := self.unsupported(problem):
-            raise UnsupportedError(
+            error = UnsupportedError(
                 f"{self.name} does not support {problem.label}: {reason}{self._instead(problem)}"
             )
+            error.problem = problem
+            raise error
 
     def _instead(self, problem: Problem) -> str:
         """Return which kernels support a problem instead, as the end of a sentence."""

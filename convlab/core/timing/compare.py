@@ -81,8 +81,8 @@ def compare(
         The seed of the data.
     limit_seconds
         The most time to measure one kernel on a GPU, in seconds. Measuring ends earlier once the
-        time is known to half a percent. Without this argument it also ends once the kernel's place
-        among the others is certain, and the limit is 3 seconds.
+        time is known to half a percent. Without this argument it also ends once the time is known
+        to one percent or the kernel's place among the others is certain, and the limit is 3 seconds.
     progress
         Show a progress bar; in a log file, a line now and then.
     each
@@ -192,7 +192,7 @@ class Contestant:
             else:
                 judged = judge(self.kernel, problem, seed=seed, scale=None)
         except UnsupportedError as error:
-            self.note = f"unsupported: {self.kernel.unsupported(problem) or error}"
+            self.note = f"unsupported: {error}"
             return
         except LaunchError as error:
             self.failed("failed", error)
