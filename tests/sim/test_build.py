@@ -355,13 +355,20 @@ def test_the_cache_shows_what_it_holds_and_is_bounded(
 
 
 def test_old_leftovers_are_swept(empty: Path) -> None:
+    (empty / "logs").mkdir()
+    for name, days in (("old.log", 8), ("young.log", 6)):
+        (empty / "logs" / name).write_text("")
+        os.utime(empty / "logs" / name, (now := time.time(), now - days * 86400))
     for name, age in (("unfinished-old", 2 * 3600), ("unfinished-young", 1800)):
         (empty / name).mkdir()
         (empty / name / "main.cpp").write_text("")
         then = (empty / name).stat().st_mtime - age
         os.utime(empty / name, (then, then))
     made = built("fake").library.parent
-    assert sorted(p.name for p in empty.iterdir()) == [made.name, "unfinished-young"]
+    assert sorted(p.name for p in empty.iterdir()) == sorted(
+        [made.name, "unfinished-young", "logs"]
+    )
+    assert [log.name for log in (empty / "logs").iterdir()] == ["young.log"]
 
 
 # ---- no code of a kernel runs in this process -------------------------------------------------
@@ -697,6 +704,21 @@ def test_many_errors_are_counted_not_shown(fill: Path, compiler: str, tmp_path: 
     message = failure(fill, compiler, tmp_path)
     assert "wrong_0" in message and "wrong_1" in message and "wrong_7" not in message
     assert re.search(r"\nand \d+ more\n", message)
+
+
+def test_kernels_of_one_name_have_logs_of_their_own(tmp_path: Path) -> None:
+    logs = []
+    for folder, wrong in (("a", "first"), ("b", "second"), ("b", "third")):
+        path = tmp_path / folder / "fill.cu"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(
+            FILL.replace("    const int64_t i =", f"    {wrong} = 1;\n    const int64_t i =")
+        )
+        with pytest.raises(BuildError) as error:
+            load(path, engine="sim").build()
+        logs.append(Path(str(error.value).rpartition("full log: ")[2]))
+    for log, wrong in zip(logs, ("first", "second", "third"), strict=True):
+        assert wrong in log.read_text()
 
 
 INCLUDE = '#include "convlab.cuh"\n'

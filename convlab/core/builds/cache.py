@@ -28,6 +28,8 @@ _LIBRARY = "kernel.so"
 _RECORD = "made.json"
 # Builds that were used within this time, and unfinished ones of this age, are kept. In seconds.
 _YOUNG = 3600.0
+# A compiler's log is kept for a week. In seconds.
+_OLD_LOG = 7 * 24 * 3600.0
 
 
 class Key(NamedTuple):
@@ -202,8 +204,12 @@ def clear() -> int:
 # Once in a process, because listing 2,000 builds takes a fifth of the time of one build.
 @functools.cache
 def _tidy(root: Path) -> None:
-    """Remove the remains of killed builds after an hour, and the oldest builds over the limit."""
+    """Remove the remains of killed builds, logs of a week ago, and the oldest builds over the limit."""
     now = time.time()
+    for log in root.glob("logs/*"):
+        with contextlib.suppress(OSError):
+            if now - log.stat().st_mtime > _OLD_LOG:
+                log.unlink()
     for folder in root.glob(f"{toolchain.UNFINISHED}*"):
         with contextlib.suppress(OSError):
             if now - folder.stat().st_mtime > _YOUNG:

@@ -1,6 +1,8 @@
 """Create the error for a source that did not compile: the first messages, with their lines."""
 
 import contextlib
+import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,9 +44,7 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         The name for the message; by default the source's.
     """
     log = real(log)
-    path = toolchain.cache_dir() / "logs" / f"{source.name[:80]}.log"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(log, errors="replace")
+    path = _write_log(source, log)
     texts = {str(path): text for path, (_, text) in source.headers().items()}
     texts[source.label] = source.text
     errors = [message for message in dict.fromkeys(messages(log)) if message.kind == "error"]
@@ -61,6 +61,21 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
     lines += _advice(source, errors)
     places = [(error.file, error.line, error.text) for error in errors]
     return BuildError("\n".join([*lines, f"full log: {path}"]), places)
+
+
+def _write_log(source: Source, log: str) -> Path:
+    """Write the whole output of a compiler to the cache, and return the file.
+
+    Each source has a file of its own: processes that build different kernels of one name
+    at a time do not write over each other's log. The file appears whole.
+    """
+    digest = hashlib.sha256(f"{source.label}\n{source.text}".encode("utf-8", "replace"))
+    path = toolchain.cache_dir() / "logs" / f"{source.name[:50]}-{digest.hexdigest()[:8]}.log"
+    path.parent.mkdir(exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.write_text(log, errors="replace")
+    unfinished.replace(path)
+    return path
 
 
 def _heading(label: str, errors: Sequence[Message], log: str) -> str:
