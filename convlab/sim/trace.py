@@ -63,6 +63,8 @@ class Trace:
     progress : of a run that was stopped in a launch: the launch's number, finished blocks, blocks,
         kernel.
     stalled : whether the run was stopped because no block finished.
+    quiet : of a run that was stopped: the seconds since a block finished last, and of the whole run,
+        in which the process worked.
     complete : whether `accesses` has all accesses; otherwise the limit was reached.
     """
 
@@ -85,6 +87,7 @@ class Trace:
         self.workspace = int(self._last("workspace", "0"))
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
+        self.quiet = tuple(map(float, self._last("quiet", "0\t0").split("\t")))
         self.progress: tuple[int, int, int, str] | None = None
         if rows["progress"]:
             *numbers, kernel = self._last("progress").split("\t", 3)

@@ -28,6 +28,12 @@ _DECLARED_IN = {
     r"cublas\w+": "<cublas_v2.h>",
     r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
 }
+# What compilers, the linker and ninja print if this machine lacks memory, processes or files.
+_MACHINE = re.compile(
+    r"Killed signal terminated program|out of memory allocating|virtual memory exhausted"
+    r"|(?:error|fatal|fork|vfork|posix_spawn|cannot execute)\b.*(?:No space left on device"
+    r"|Too many open files|Cannot allocate memory|Resource temporarily unavailable)"
+)
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
 
@@ -60,7 +66,11 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         lines += [line for line in log.splitlines() if line.strip()][-_SHOWN_LOG_LINES:]
     lines += _advice(source, errors)
     places = [(error.file, error.line, error.text) for error in errors]
-    return BuildError("\n".join([*lines, f"full log: {path}"]), places)
+    text = "\n".join([*lines, f"full log: {path}"])
+    if not errors and (lack := _MACHINE.search(log)):
+        # The compiler did not judge the source.
+        return BuildError(f"the compiler could not run on this machine: {lack[0]}\n{text}", kind="not run")
+    return BuildError(text, places)
 
 
 def _write_log(source: Source, log: str) -> Path:

@@ -30,10 +30,10 @@ def engine_name(name: str) -> str:
             return "cuda"
         others = rooms.names("engine")
         if not others:
-            raise BuildError(NO_ENGINE)
+            raise BuildError(NO_ENGINE, kind="not run")
         return others[0]
     if name == "cuda" and not torch.cuda.is_available():
-        raise BuildError(NO_GPU)
+        raise BuildError(NO_GPU, kind="not run")
     return name
 
 
