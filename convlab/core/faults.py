@@ -38,8 +38,8 @@ FAULTS: dict[str, Fault] = {
         "the kernel is only slow, raise the limit: load(..., time_limit=SECONDS)",
     ),
     "out of time": Fault(
-        "the time limit passed while the kernel still made progress; this does not say whether "
-        "the kernel is correct",
+        "the time limit passed, but the kernel may only be slow: it made progress, or the problem "
+        "is large; this does not say whether it is correct",
         "use a smaller problem, or a GPU, or a larger limit: load(..., time_limit=SECONDS)",
     ),
     "launch configuration": Fault(
@@ -307,8 +307,16 @@ _OUTCOMES = {
     "not simulated": NOT_SIMULATED,
     "unsupported": UNSUPPORTED,
 }
-# From the most to the least important for the verdict on several problems or kernels.
-_BY_WEIGHT = (INCORRECT, NOT_RUN, OUT_OF_TIME, NOT_SIMULATED, UNSUPPORTED, CORRECT)
+# The outcomes as sentences have them. The first one that occurs decides about several problems or
+# kernels.
+SHOWN = {
+    INCORRECT: "INCORRECT",
+    NOT_RUN: "could not run",
+    OUT_OF_TIME: "out of time",
+    NOT_SIMULATED: "not supported by the simulator",
+    UNSUPPORTED: "unsupported",
+    CORRECT: "correct",
+}
 
 
 def outcome(kinds: Iterable[str]) -> str:
@@ -322,7 +330,7 @@ def outcome(kinds: Iterable[str]) -> str:
 
 def heaviest(outcomes: Iterable[str]) -> str:
     """Return the outcome that decides about several; "correct" for none."""
-    return min(outcomes, key=_BY_WEIGHT.index, default=CORRECT)
+    return min(outcomes, key=[*SHOWN].index, default=CORRECT)
 
 
 def fault(kind: str) -> Fault:

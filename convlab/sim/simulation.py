@@ -18,6 +18,7 @@ from ..core.kernel import abi
 from ..core.machine import child, interrupt
 from ..core.machine.device import available_bytes
 from ..core.problem.format import FLOAT32, Format
+from ..core.show.long_text import shortened
 from .arrays import Array
 from .library import runtime
 from .report_text import describe_findings, quote_line
@@ -198,13 +199,17 @@ def simulate(
     try:
         # The child ends itself at the time limit, and reports where it stopped.
         reply = json.loads(_ask_free_host(json.dumps(request).encode(), time_limit + 5))
-    except child.TimedOut:
+    except child.TimedOut as late:
+        if not late.begun:
+            raise _not_run(label, f"its process did not begin within {late.seconds:g} s") from None
         # It is not known where: the kernel's code may have changed the alarm of its process.
         reply = {"status": _OUT_OF_TIME, "report": f"quiet\t{time_limit:f}\t{time_limit:f}\n"}
     except child.Died as died:
+        if not died.begun:
+            raise _not_run(label, f"its process ended at its start: {died}") from None
         raise _host_crash(label, str(died)) from None
     except OSError as error:
-        raise LaunchError(f"the simulator's process did not start: {error}") from error
+        raise _not_run(label, str(error)) from error
     result = Trace(reply["report"], library, arena.arrays, time.perf_counter() - started)
     error = _failure(result, reply["status"], label, source, request)
     if error is not None:
@@ -240,9 +245,11 @@ def _failure(
             f"the limit of {limit:,} bytes: load(..., workspace_limit={result.workspace})",
             kind="too little workspace",
         )
-    if result.error:
+    if result.missing:
+        return _not_run(label, result.missing)
+    if result.error is not None:
         note = f" ({result.note})" if result.note else ""
-        lines = [f"{label} failed: {result.error}{note}"]
+        lines = [f"{label} failed: {shortened(result.error, label)}{note}"]
         for finding in result.findings:
             if finding.kind == "refused launch":
                 lines += quote_line(finding.file, finding.line, source)
@@ -250,6 +257,13 @@ def _failure(
     if status != 0 or not result.counters:
         return _host_crash(label, child.describe(status))
     return None
+
+
+def _not_run(label: str, why: str) -> LaunchError:
+    return LaunchError(
+        f"{label} could not run on the simulator: {why}; this says nothing about the kernel",
+        kind="not run",
+    )
 
 
 def _host_crash(label: str, how: str) -> LaunchError:

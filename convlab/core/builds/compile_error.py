@@ -1,8 +1,6 @@
 """Create the error for a source that did not compile: the first messages, with their lines."""
 
 import contextlib
-import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +8,7 @@ from pathlib import Path
 from ..arguments import hint
 from ..errors import BuildError
 from ..kernel.catalog import KERNEL_DIR
-from ..machine import toolchain
+from ..show.long_text import write_log
 from .compiler_messages import Message, messages, quoted
 from .plain_paths import real
 from .source import INCLUDE, Source
@@ -69,7 +67,9 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
     text = "\n".join([*lines, f"full log: {path}"])
     if not errors and (lack := _MACHINE.search(log)):
         # The compiler did not judge the source.
-        return BuildError(f"the compiler could not run on this machine: {lack[0]}\n{text}", kind="not run")
+        return BuildError(
+            f"the compiler could not run on this machine: {lack[0]}\n{text}", kind="not run"
+        )
     return BuildError(text, places)
 
 
@@ -79,13 +79,7 @@ def _write_log(source: Source, log: str) -> Path:
     Each source has a file of its own: processes that build different kernels of one name
     at a time do not write over each other's log. The file appears whole.
     """
-    digest = hashlib.sha256(f"{source.label}\n{source.text}".encode("utf-8", "replace"))
-    path = toolchain.cache_dir() / "logs" / f"{source.name[:50]}-{digest.hexdigest()[:8]}.log"
-    path.parent.mkdir(exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(log, errors="replace")
-    unfinished.replace(path)
-    return path
+    return write_log(source.name, log, key=f"{source.label}\n{source.text}")
 
 
 def _heading(label: str, errors: Sequence[Message], log: str) -> str:

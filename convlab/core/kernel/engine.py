@@ -37,6 +37,14 @@ def engine_name(name: str) -> str:
     return name
 
 
+def counting_engine() -> str | None:
+    """Return the name of an engine that counts and reports source lines; None if there is none."""
+    for name in rooms.names("engine"):
+        if rooms.provided("engine", name).counts:
+            return name
+    return None
+
+
 def engine_named(name: str) -> Engine:
     """Return the engine for a name from `engine_name`."""
     return CUDA if name == CUDA.name else rooms.provided("engine", name)
