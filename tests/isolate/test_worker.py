@@ -28,6 +28,7 @@ import worker_functions as functions
 from torch.nn import functional as F
 
 import convlab
+from convlab.core import rooms
 from convlab.core.builds.cache import Build
 from convlab.core.errors import LaunchError, ProblemError, UnsupportedError
 from convlab.core.kernel import data
@@ -325,7 +326,7 @@ def test_explain_reports_that_it_found_nothing_and_never_raises(unbounded, monke
 
 
 def test_explain_says_nothing_without_an_engine_that_counts(unbounded, monkeypatch):
-    monkeypatch.setattr(cuda_faults.rooms, "names", lambda kind: [])
+    monkeypatch.setattr(rooms, "names", lambda kind: [])
     assert cuda_faults.explain(unbounded, SMALL) == ("", [])
 
 
