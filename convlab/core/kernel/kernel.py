@@ -28,7 +28,7 @@ from ..problem.problem import Problem
 from ..show.excerpt import Excerpt, excerpt
 from . import catalog
 from .call import CallableRunnable
-from .data import match, require
+from .data import match, require, require_memory
 from .engine import engine_named
 from .libraries import baseline
 from .options import WORKSPACE_LIMIT, Options, parse_tunables, tunables
@@ -286,6 +286,7 @@ class Kernel(CallableRunnable):
         """Validate the tensors and the problem; return the tensors in the kernel's format."""
         require(self, x, w, bias)
         match(problem, x, w, bias)
+        require_memory(x, w, bias)
         self.accept(problem)
         stored = self.format
         bias = None if bias is None else stored.bias.place(bias)
