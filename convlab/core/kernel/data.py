@@ -180,6 +180,11 @@ def require_memory(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
             )
 
 
+def resolved(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy if its memory lacks a pending negation or is only said to be 0."""
+    return tensor.clone() if tensor._is_zerotensor() else tensor.resolve_neg()
+
+
 def unreadable(name: str, tensor: Tensor) -> str:
     """Return a message about a tensor of a class that no kernel can read."""
     return (

@@ -28,7 +28,7 @@ from ..problem.problem import Problem
 from ..show.excerpt import Excerpt, excerpt
 from . import catalog
 from .call import CallableRunnable
-from .data import match, require, require_memory
+from .data import match, require, require_memory, resolved
 from .engine import engine_named
 from .libraries import baseline
 from .options import WORKSPACE_LIMIT, Options, parse_tunables, tunables
@@ -289,8 +289,8 @@ class Kernel(CallableRunnable):
         require_memory(x, w, bias)
         self.accept(problem)
         stored = self.format
-        bias = None if bias is None else stored.bias.place(bias)
-        return stored.x.place(x), stored.w.place(w), bias
+        bias = None if bias is None else stored.bias.place(resolved(bias))
+        return stored.x.place(resolved(x)), stored.w.place(resolved(w)), bias
 
     def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
         return self.runs_on.compute(self, problem, self._accepted(problem, *tensors))
