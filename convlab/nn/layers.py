@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from ..core.arguments import choice, flag, shown
 from ..core.errors import ProblemError
 from ..core.kernel.call import problem_of_call
-from ..core.kernel.catalog import find
+from ..core.kernel.catalog import find, split_tunables
 from ..core.machine.device import Gpu, find_gpu
 from ..core.problem.problem import Problem
 from ..core.show.table import Table, wrapped
@@ -281,7 +281,7 @@ def replace(
     # These raise before any layer is changed.
     key = key_of(kernel)
     if isinstance(kernel, (str, os.PathLike)) and key not in AUTOS:
-        find(key.partition("@")[0], AUTOS)
+        find(split_tunables(key)[0], AUTOS)
     _require_module(model)
     if where is not None and not callable(where):
         raise ProblemError(f"where must be a function of a name and a layer, not {shown(where)}")
