@@ -64,7 +64,9 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         lines += [line for line in log.splitlines() if line.strip()][-_SHOWN_LOG_LINES:]
     lines += _advice(source, errors)
     places = [(error.file, error.line, error.text) for error in errors]
-    text = "\n".join([*lines, f"full log: {path}"])
+    if path is not None:
+        lines.append(f"full log: {path}")
+    text = "\n".join(lines)
     if not errors and (lack := _MACHINE.search(log)):
         # The compiler did not judge the source.
         return BuildError(
@@ -73,13 +75,16 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
     return BuildError(text, places)
 
 
-def _write_log(source: Source, log: str) -> Path:
-    """Write the whole output of a compiler to the cache, and return the file.
+def _write_log(source: Source, log: str) -> Path | None:
+    """Write the whole output of a compiler to the cache; return the file, or None on a full disk.
 
     Each source has a file of its own: processes that build different kernels of one name
     at a time do not write over each other's log. The file appears whole.
     """
-    return write_log(source.name, log, key=f"{source.label}\n{source.text}")
+    try:
+        return write_log(source.name, log, key=f"{source.label}\n{source.text}")
+    except OSError:
+        return None
 
 
 def _heading(label: str, errors: Sequence[Message], log: str) -> str:

@@ -1,5 +1,6 @@
 """Shorten a long text for a message, and keep the whole text in a file."""
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -39,8 +40,13 @@ def write_log(name: str, text: str, key: str = "") -> Path:
     """
     digest = hashlib.sha256((key or text).encode("utf-8", "replace")).hexdigest()[:8]
     path = toolchain.cache_dir() / "logs" / f"{name[:50]}-{digest}.log"
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(text, "utf-8", errors="replace")
-    unfinished.replace(path)
+    try:
+        unfinished.write_text(text, "utf-8", errors="replace")
+        unfinished.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
     return path

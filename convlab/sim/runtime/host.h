@@ -1,6 +1,7 @@
 // The functions that the host process calls (../host.py): start, settings, buffers, end.
 #pragma once
 #include "signals.h"
+#include "streams.h"
 
 #include <sys/time.h>
 
@@ -25,7 +26,11 @@ void sim_begin(int threads, int trace, int report) {
 }
 
 void sim_null(const char* note) { g_null = note; }
-void sim_host(cudaStream_t stream) { host_runs(g_stream = stream); }
+void sim_host(cudaStream_t stream) {
+    if (stream) begin_call(stream);
+    else end_call(g_stream);
+    host_runs(g_stream = stream);
+}
 void sim_schedule(unsigned number) { g_schedule = number; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
 void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {

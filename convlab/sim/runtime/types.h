@@ -218,7 +218,9 @@ struct Launch {
     const char* name;
     uint16_t number;
     uint16_t previous = 0;  // the launch that may still run when this one begins; 0: none
-    dim3 grid, block, previous_grid, previous_block;
+    dim3 grid, block;
+    bool after_all = true;         // all earlier operations are ordered before this launch
+    std::vector<uint32_t> before;  // else, of each stream, how many are; see streams.h
     size_t shared_bytes;
     int shared_limit;
     void (*body)(void*);
@@ -300,7 +302,6 @@ pid_t g_process = 0;                 // this process; the kernel's file may fork
 std::string g_null;                  // text: which arguments of conv2d are null
 std::unordered_map<const void*, int> g_shared_opt_in;
 uintptr_t g_library_call = 0;        // where the host called the library that runs now
-cudaStream_t g_library_stream = nullptr;
 
 struct Worker;
 __thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs
