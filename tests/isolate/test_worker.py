@@ -320,7 +320,7 @@ def test_explain_reports_that_it_found_nothing_and_never_raises(unbounded, monke
     kernel = convlab.load("01_direct", engine="sim")
     assert cuda_faults.explain(kernel, SMALL) == (f"the simulator found no error on {SMALL}", [])
     assert cuda_faults.explain(baseline("torch:cpu"), SMALL) == ("", [])
-    monkeypatch.setattr(unbounded, "on", None)
+    monkeypatch.setattr(unbounded, "simulated", None)
     assert "could not run it" in cuda_faults.explain(unbounded, SMALL)[0]
     assert "could not run it" in cuda_faults.explain(unbounded, None)[0]
 

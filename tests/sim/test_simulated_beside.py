@@ -76,10 +76,10 @@ class InOrder(SimLaunch):
 
 
 def on_gpu(text: str, name: str) -> convlab.Kernel:
-    kernel = convlab.compile(text, name=name, engine="sim")
+    kernel = convlab.compile(text, name=name, engine="sim", trace=False)
     kernel.runs_on = Forgiving()
     kernel.engine = "cuda"
-    kernel.isolate = kernel.trace = False
+    kernel.isolate = False
     return kernel
 
 
