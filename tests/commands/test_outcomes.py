@@ -149,6 +149,25 @@ def test_a_set_of_problems_that_are_out_of_time_is_not_incorrect(files):
     assert {row["outcome"] for row in document["rows"]} == {"out of time"}
 
 
+def test_each_failure_is_shown_as_soon_as_it_is_known(typed, files, capfd):
+    words = ["check", "incorrect.cu", "--engine", "sim", "--problem", "headline"]
+    assert main(words) == 1
+    done = capfd.readouterr()
+    shown = [line for line in done.err.splitlines() if "INCORRECT" in line]
+    assert len(shown) == 3 and shown[0].startswith("incorrect on square")
+    assert "INCORRECT on 3 of 3 problems" in done.out
+    assert main([*words, "--json"]) == 1 and "INCORRECT" not in capfd.readouterr().err
+
+
+def test_options_that_would_do_nothing_are_refused(typed):
+    done, text, _ = typed("check correct.cu --engine sim --no-simulate --problem", SPEC)
+    assert done == 2 and "--no-simulate is for a check on a GPU" in text
+    done, text, _ = typed("check torch:im2col --time-limit 3 --problem", SPEC)
+    assert done == 2 and "--time-limit is for kernels" in text
+    done, text, _ = typed("check correct.cu --engine sim --time-limit -3 --problem", SPEC)
+    assert done == 2 and "time_limit" in text
+
+
 ERRORS = {
     "empty": 'conv2d returned "", an error without a text: return nullptr',
     "lines": "lines failed: the first line the second and the third",

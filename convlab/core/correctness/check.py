@@ -9,9 +9,10 @@ stream and, with the room ``isolate``, in a worker process: a crash there does n
 import errno
 import math
 import re
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -467,7 +468,7 @@ def _check_set(
     attempts = [partial(checker.attempt, one, problem) for problem in problems]
     hidden = not checker.progress
     with progress_bar(total=len(problems), desc=name, disable=hidden, leave=False) as bar:
-        with checker.each(attempts) as results:
+        with _kept(name, reports, problems), checker.each(attempts) as results:
             for problem, report in zip(problems, results):
                 bar.update()
                 if isinstance(report, str):
@@ -493,6 +494,21 @@ def _check_set(
                 notes += (f"smallest problem found in {tries}, from {least.problem.label}",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
     return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also, left_out=left_out)
+
+
+@contextmanager
+def _kept(
+    name: str, reports: list[Report], problems: Sequence[Problem], more: Sequence[Report] = ()
+) -> Iterator[None]:
+    """After Ctrl-C, show the reports that there are by then: `reports` and `more`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        found = Reports(name, (*reports, *more))
+        if found.reports:
+            of = f"interrupted after {len(found)} of {len(problems)} runs"
+            print(f"{of}; {found.sentence}", *found.details, sep="\n", file=sys.stderr)
+        raise
 
 
 def _lost(checker: Checker) -> str:
@@ -534,7 +550,12 @@ def _check_settings(
         partial(checker.attempt, partial(checker.run_briefly, setting=setting), problem, setting)
         for problem, setting in trials
     ]
-    with checker.each(attempts) as results:
+    before = list(so_far.reports)
+    everything = [report.problem for report in before] + [problem for problem, _ in trials]
+    with (
+        _kept(so_far.kernel, before, everything, reports),
+        checker.each(attempts) as results,
+    ):
         for (problem, _), report in zip(trials, results):
             if isinstance(report, str):
                 unsupported.append((problem, report))
