@@ -40,7 +40,7 @@ bool Worker::release() {
     waiting = votes = 0;
     ++counters.barriers;
     compare_barriers();
-    if (atomics) all_acquired = g_clock;
+    share_knowledge(0, threads, 0);
     for (int w = 0; w < int(warps.size()); ++w) flush(w);  // all lanes are at the barrier
     ++phase;
     ++era;
@@ -97,6 +97,7 @@ void Worker::complete(int w, size_t g) {
 void Worker::order(int w, unsigned mask) {
     Warp& warp = warps[w];
     if (!async.clocks.empty()) share_clocks(w, mask);
+    share_knowledge(w * 32, lanes_of(w), mask);
     if (!(lanes_present(w) & ~mask)) {
         warp.all_known = warp.stamp;
     } else {
