@@ -94,9 +94,7 @@ def _written_by(request: dict) -> list[tuple[int, bytes]] | None:
     if request.get("serial") or request.get("earlier"):
         return None
     tensors = [
-        where
-        for name, where in request["buffers"].items()
-        if "arguments" in request or name == "y"
+        where for name, where in request["buffers"].items() if "arguments" in request or name == "y"
     ]
     if sum(size for _, size in tensors) > _MOST_RESTORED:
         return None

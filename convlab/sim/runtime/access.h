@@ -11,11 +11,7 @@ inline void Worker::step(uintptr_t pc) {
     size_t at = pc - code;
     if (at < code_bytes) ++steps[at / 4];
     if (in_collective) return;
-    if (pc <= step_at) {
-        Fiber& f = fibers[current];
-        if (f.jumped_in != phase || pc < f.jumped_to) f.jumped_in = phase, f.jumped_to = pc;
-        if (next_entry == step_log) return log_backward_jump(pc);
-    }
+    if (pc <= step_at && next_entry == step_log) return log_backward_jump(pc);
     step_at = pc, step_log = next_entry;
 }
 
@@ -138,7 +134,7 @@ void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uint
     }
     bool sync = synchronizes(kind, how, index);
     check_access(cell, {address, bytes, kind, sync, global, fresh, output, index});
-    if (!sync) return;
+    if (!sync && !(how & kVolatile && has_signalled_volatile())) return;
     if (kind != Kind::store) observe(address, how & kOfBlock, how & sim::kSwaps);
     if (kind != Kind::load) signal(address, how & kOfBlock);
 }

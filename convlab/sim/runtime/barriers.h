@@ -40,10 +40,13 @@ bool Worker::release() {
     waiting = votes = 0;
     ++counters.barriers;
     compare_barriers();
-    share_knowledge(0, threads, 0);
+    share_knowledge(0, threads, ~0u);
     for (int w = 0; w < int(warps.size()); ++w) flush(w);  // all lanes are at the barrier
     ++phase;
     ++era;
+    barrier_at = 0;
+    for (auto& f : fibers)
+        if (f.state == State::at_barrier) barrier_at = f.waits_at;
     for (auto& warp : warps) {
         warp.stamp = 1, warp.all_known = 0;
         warp.known.clear();

@@ -131,7 +131,7 @@ void Worker::run_block(uint64_t number) {
     block = number;
     ++owner;
     ++era;
-    phase = 1;
+    phase = 1, barrier_at = 0;
     abandoned = learned = replaces = false;
     words.clear();
     own_order = {};

@@ -6,9 +6,9 @@
 // and for each thread the releases that it has seen (Knowledge), as PTX's memory model has it.
 //
 // Two things are accepted that PTX's memory model does not order, because NVIDIA's own examples rely
-// on them. After a poll without a fence, loads, volatile accesses and atomics are ordered; after a
-// lock taken by atomicCAS without a fence, only loads and atomics are. And if each thread calls
-// __threadfence before a barrier, one thread's atomic after that barrier releases what all did.
+// on them. A poll without a fence after it orders too; a lock taken by atomicCAS without a fence
+// orders only loads and atomics. And if each thread calls __threadfence before a barrier, one
+// thread's atomic after that barrier releases what all did.
 #pragma once
 #include "findings.h"
 
@@ -175,10 +175,8 @@ bool Worker::is_ordered_by_fences(const Mark& m, const CheckedAccess* checked) {
     const Knowledge& knows = fibers[current].knows;
     if (is_released(m, knows.fenced)) return true;
     if (!checked) return false;
-    bool is_store = checked->kind == Kind::store;
-    bool is_volatile = g_site_kind[checked->site].is_volatile;
-    if ((!is_store || is_volatile) && is_released(m, knows.polled)) return true;
-    if (!is_store && is_released(m, knows.locked)) return true;
+    if (is_released(m, knows.polled)) return true;
+    if (checked->kind != Kind::store && is_released(m, knows.locked)) return true;
     if (!m.sync) return false;
     // The thread has read this very word since: then its accesses to it come later in any case.
     auto& all = words_of(checked->address);
@@ -195,8 +193,8 @@ bool Worker::is_ordered_by_fences(const Mark& m, const CheckedAccess* checked) {
 // warp, before the current thread's: the end of a sentence.
 std::string Worker::why_unordered(const Mark& m) {
     const Knowledge& knows = fibers[current].knows;
-    if (is_released(m, knows.polled) || is_released(m, knows.locked))
-        return ": this thread has read the other's signal, but called no __threadfence() since";
+    if (is_released(m, knows.locked))
+        return ": this thread has taken the lock, but called no __threadfence() since";
     const BlockOrder& order = order_of(m.block);
     bool is_covered = false, is_narrow = false;
     for (const Release& r : order.releases) {

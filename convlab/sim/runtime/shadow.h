@@ -170,7 +170,7 @@ void Worker::report_race(const Mark& m, const CheckedAccess& checked, uintptr_t 
         pending.address = reinterpret_cast<uint8_t*>(checked.address);
         std::memcpy(pending.before, pending.address, pending.bytes = std::min(checked.bytes, 16u));
         pending.pc = mine.pc, pending.other = other, pending.what = place(address);
-        pending.why = why;
+        pending.why = why + describe_iterations(m, checked);
         return;
     }
     const char* hazard = checked.kind == Kind::load ? "read-after-write"
@@ -190,23 +190,17 @@ void Worker::report_race(const Mark& m, const CheckedAccess& checked, uintptr_t 
            hazard, why, describe_iterations(m, checked));
 }
 
-// Returns whether the two accesses of a race are in different iterations of a loop: the end of a
-// sentence, or "".
+// Returns the end of a sentence about a race in a loop, or "". The barrier that began this phase is
+// between the two lines, and yet no barrier is between the two accesses: so the line above it was
+// executed in the next iteration.
 const char* Worker::describe_iterations(const Mark& m, const CheckedAccess& checked) const {
     if (m.block != uint32_t(block)) return "";
-    auto jumped_to = [&](const Fiber& f) { return f.jumped_in == phase ? f.jumped_to : ~uintptr_t(0); };
     uintptr_t mine = sites[checked.site].pc, other = g_pcs[m.site];
-    uintptr_t to = jumped_to(fibers[current]), others_to = jumped_to(fibers[m.thread]);
-    // Since the last barrier one thread has jumped back to before both accesses; the other has not.
-    bool i_am_ahead = mine < other && to <= mine;
-    bool other_is_ahead = other < mine && others_to <= other && to > other;
-    if (i_am_ahead)
-        return "; the other access is of the loop's previous iteration, this one of the next: a "
-               "__syncthreads() is missing at the end of the loop";
-    if (other_is_ahead)
-        return "; the other access is of the loop's next iteration: a __syncthreads() is missing "
-               "at the end of the loop";
-    return "";
+    if (std::min(mine, other) > barrier_at || barrier_at > std::max(mine, other)) return "";
+    return mine < other ? "; the other access is of the loop's previous iteration: a "
+                          "__syncthreads() is missing at the end of the loop"
+                        : "; the other access is of the loop's next iteration: a __syncthreads() "
+                          "is missing at the end of the loop";
 }
 
 // Called after the racing store: did both threads store the same value?

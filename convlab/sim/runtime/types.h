@@ -218,9 +218,6 @@ struct Fiber {
     unsigned batch;      // the open batch of asynchronous copies
     uintptr_t loaded;    // the address (with a cell) that it loaded last
     uint16_t loaded_by;  // the site of that load
-    // The smallest code address to which it jumped back in phase `jumped_in`.
-    uintptr_t jumped_to;
-    uint32_t jumped_in;
     std::shared_ptr<const Fence> fence;  // its last __threadfence
     uint16_t signals_by;  // the site of the first volatile store or atomic after it; 0: none
     struct {
