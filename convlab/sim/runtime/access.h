@@ -91,10 +91,8 @@ inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr
         if (at <= s.reach && !(aligned && (address & (bytes - 1)))) {
             if (!s.cells) return void(*next_entry++ = {address, slot.index});
             if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
-                is_good_load(s.cells + (at >> 2), address, bytes)) {
-                fibers[current].loaded = 0;  // no thread updates it by an atomic in this era
+                is_good_load(s.cells + (at >> 2), address, bytes))
                 return void(*next_entry++ = {address, slot.index});
-            }
         }
     }
     access_slow_path(address, bytes, kind, pc, aligned, how);
@@ -129,7 +127,8 @@ void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uint
     if (!cell) return;
     if (kind == Kind::load) {
         Fiber& f = fibers[current];
-        f.loaded = address, f.loaded_by = index;
+        unsigned i = f.loads++ % Fiber::kLoads;
+        f.loaded[i] = address, f.loaded_by[i] = index;
         if (!global && is_good_load(cell, address, bytes)) return;
     }
     bool sync = synchronizes(kind, how, index);

@@ -245,8 +245,9 @@ void sim_atomic(const volatile void* address, unsigned bytes, unsigned how) {
     w.access(at, bytes, kind, CALLER, true, how);
     w.replaces = false;
     Fiber& f = w.fibers[w.current];
-    if (f.loaded == at) {
-        Site& loaded_by = w.sites[f.loaded_by];
+    for (unsigned i = 0; i < Fiber::kLoads; ++i) {
+        if (f.loaded[i] != at) continue;
+        Site& loaded_by = w.sites[f.loaded_by[i]];
         (how & sim::kSwaps ? loaded_by.before_swap : loaded_by.before_atomic) = true;
     }
     if (how & sim::kAcquires) w.fence(how & sim::kOfBlock);
