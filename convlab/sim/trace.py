@@ -105,6 +105,7 @@ class Trace:
                 reported,
                 counts=json.loads(self._last("counts", "[]")),
                 before_atomic={int(row, 16) for row in rows["before_atomic"]},
+                before_swap={int(row, 16) for row in rows["before_swap"]},
                 library=library,
                 base=self._base,
                 arrays=arrays,
