@@ -13,6 +13,7 @@ from .plain_paths import plain
 INCLUDE = re.compile(
     r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE
 )
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,13 @@ class Source:
     @property
     def marked(self) -> str:
         """The text, after a #line directive with the file's name."""
-        name = self.label.replace("\\", r"\\").replace('"', r"\"")
+        name = self.label
+        if self.path and (
+            _CONTROL.search(name) or name.encode("utf-8", "replace").decode() != name
+        ):
+            # A #line directive is one line of UTF-8.
+            name = str(plain(self.path))
+        name = name.replace("\\", r"\\").replace('"', r"\"")
         return f'#line 1 "{name}"\n{self.text}'
 
     @property

@@ -279,7 +279,6 @@ def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> 
     text = os.fspath(name_or_path)
     if is_path(text):
         if os.path.isfile(path):
-            _require_plain(path)
             return path
         matches = []
     else:
@@ -299,23 +298,6 @@ def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> 
             f"no kernel is named {shown(text)}; to use the file, write ./{_shortened(text)}"
         )
     raise CatalogError(f"no kernel is named {shown(text)}{hint(text, [*names(), *also], SHOWN)}")
-
-
-def _require_plain(path: Path) -> None:
-    """Raise CatalogError for a path with a control character, or one that is not UTF-8.
-
-    Compilers and messages name files in one line of UTF-8.
-    """
-    whole = os.fspath(path.absolute())
-    odd = ""
-    if any(ord(character) < 32 for character in whole):
-        odd = "has a line break or another control character"
-    elif whole.encode("utf-8", "replace").decode() != whole:
-        odd = "is not UTF-8"
-    if odd:
-        raise CatalogError(
-            f"the path {shown(whole)} {odd}, which compilers cannot take: rename the file or the folder"
-        )
 
 
 def is_path(text: str) -> bool:
