@@ -3,6 +3,13 @@
 
 #include <cuda_runtime.h>
 
+extern "C" {
+void sim_grid_sync();
+void sim_cluster_sync();
+unsigned sim_cluster(int what);
+void* sim_map_shared(const void* pointer, unsigned rank);
+}
+
 namespace sim {
 SIM_UNSEEN inline int nth_lane(unsigned mask, unsigned rank) {
     while (rank--) mask &= mask - 1;
@@ -54,9 +61,32 @@ struct grid_group {
     SIM_IS(Count, thread_rank,
            block_rank() * thread_block().size() + thread_block().thread_rank())
     SIM_IS(dim3, group_dim, gridDim) SIM_IS(dim3, dim_blocks, gridDim)
-    SIM_REFUSED("a barrier of all blocks runs them at the same time") static void sync();
+    __forceinline__ void sync() const { sim_grid_sync(); }
+    SIM_IS(bool, is_valid, true)
 };
 __forceinline__ grid_group this_grid() { return {}; }
+
+struct cluster_group {
+    SIM_IS(dim3, dim_blocks, dim3(sim_cluster(0), sim_cluster(1), sim_cluster(2)))
+    SIM_IS(dim3, block_index, dim3(sim_cluster(6), sim_cluster(7), sim_cluster(8)))
+    SIM_IS(unsigned, num_blocks, sim_cluster(0) * sim_cluster(1) * sim_cluster(2))
+    SIM_IS(unsigned, block_rank,
+           sim_cluster(6) + sim_cluster(0) * (sim_cluster(7) + sim_cluster(1) * sim_cluster(8)))
+    SIM_IS(unsigned, num_threads, num_blocks() * thread_block().size())
+    SIM_IS(unsigned, size, num_threads())
+    SIM_IS(unsigned, thread_rank,
+           block_rank() * thread_block().size() + thread_block().thread_rank())
+    struct arrival_token {};
+    __forceinline__ void sync() const { sim_cluster_sync(); }
+    __forceinline__ arrival_token barrier_arrive() const { return {}; }
+    __forceinline__ void barrier_wait() const { sim_cluster_sync(); }
+    __forceinline__ void barrier_wait(arrival_token&&) const { sim_cluster_sync(); }
+    template <typename T>
+    __forceinline__ T* map_shared_rank(T* pointer, unsigned rank) const {
+        return (T*)sim_map_shared((const void*)pointer, rank);
+    }
+};
+__forceinline__ cluster_group this_cluster() { return {}; }
 
 #define SIM_ASK(T, name, argument, lanes)                                                       \
     __forceinline__ T name(argument) const { return sim::pack(lanes, mask); }

@@ -19,7 +19,9 @@ enum cudaError_t : int {
     cudaErrorIllegalAddress = 700,
     cudaErrorAssert = 710,
     cudaErrorLaunchFailure = 719,
+    cudaErrorCooperativeLaunchTooLarge = 720,
     cudaErrorNotSupported = 801,
+    cudaErrorInvalidClusterSize = 912,
     cudaErrorUnknown = 999,
 };
 typedef cudaError_t cudaError;
@@ -133,10 +135,21 @@ struct cudaDeviceProp {
         maxGridSize[3] = {0x7fffffff, 65535, 65535}, maxThreadsPerMultiProcessor = 2048,
         maxBlocksPerMultiProcessor = 32, major = 9, minor = 0, multiProcessorCount = 132,
         l2CacheSize = 60 << 20, clockRate = 1980000, memoryClockRate = 3201000,
-        memoryBusWidth = 6144, concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 0,
+        memoryBusWidth = 6144, concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 1,
         computeMode = cudaComputeModeDefault, integrated = 0, canMapHostMemory = 1, ECCEnabled = 1,
         unifiedAddressing = 1, asyncEngineCount = 1, deviceOverlap = 1, pageableMemoryAccess = 0,
-        concurrentManagedAccess = 1, kernelExecTimeoutEnabled = 0, isMultiGpuBoard = 0;
+        concurrentManagedAccess = 1, kernelExecTimeoutEnabled = 0, isMultiGpuBoard = 0,
+        persistingL2CacheMaxSize = 37 << 20, accessPolicyMaxWindowSize = 128 << 20,
+        memoryPoolsSupported = 0, clusterLaunch = 1, pciBusID = 0, pciDeviceID = 0, pciDomainID = 0,
+        tccDriver = 0, streamPrioritiesSupported = 1, globalL1CacheSupported = 1,
+        localL1CacheSupported = 1, hostNativeAtomicSupported = 0, computePreemptionSupported = 1,
+        directManagedMemAccessFromHost = 0, cooperativeMultiDeviceLaunch = 0,
+        canUseHostPointerForRegisteredMem = 0, singleToDoublePrecisionPerfRatio = 2,
+        maxTexture1D = 131072, maxTexture2D[2] = {131072, 65536},
+        maxTexture3D[3] = {16384, 16384, 16384}, maxTexture1DLayered[2] = {32768, 2048},
+        maxTexture2DLayered[3] = {32768, 32768, 2048};
+    size_t memPitch = 0x7fffffff, textureAlignment = 512, texturePitchAlignment = 32,
+           surfaceAlignment = 512;
 };
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
     if (device) return sim_error(cudaErrorInvalidDevice);
@@ -150,6 +163,15 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
     USE(MultiProcessorCount, 16, multiProcessorCount) USE(Integrated, 18, integrated)           \
     USE(ComputeMode, 20, computeMode) USE(L2CacheSize, 38, l2CacheSize)                         \
     USE(MaxThreadsPerMultiProcessor, 39, maxThreadsPerMultiProcessor)                           \
+    USE(CooperativeLaunch, 95, cooperativeLaunch)                                              \
+    USE(MaxPersistingL2CacheSize, 108, persistingL2CacheMaxSize)                                \
+    USE(ConcurrentManagedAccess, 89, concurrentManagedAccess)                                   \
+    USE(ManagedMemory, 83, managedMemory) USE(MemoryPoolsSupported, 115, memoryPoolsSupported)  \
+    USE(ClusterLaunch, 120, clusterLaunch) USE(MaxBlockDimX, 2, maxThreadsPerBlock)             \
+    USE(MaxRegistersPerBlock, 12, regsPerBlock) USE(MemoryClockRate, 36, memoryClockRate)       \
+    USE(GlobalMemoryBusWidth, 37, memoryBusWidth) USE(TotalConstantMemory, 9, totalConstMem)    \
+    USE(MaxRegistersPerMultiprocessor, 82, regsPerMultiprocessor)                               \
+    USE(MaxBlocksPerMultiprocessor, 106, maxBlocksPerMultiProcessor)                            \
     USE(ComputeCapabilityMajor, 75, major) USE(ComputeCapabilityMinor, 76, minor)               \
     USE(MaxSharedMemoryPerMultiprocessor, 81, sharedMemPerMultiprocessor)                       \
     USE(MaxSharedMemoryPerBlockOptin, 97, sharedMemPerBlockOptin)
@@ -187,10 +209,6 @@ template <typename F>
 cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int value) {
     return sim_set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
 }
-
-template <typename... A>
-SIM_REFUSED("a cooperative launch runs all blocks at the same time")
-cudaError_t cudaLaunchCooperativeKernel(const A&...);
 
 // ---- memory -------------------------------------------------------------------------------
 template <typename T>

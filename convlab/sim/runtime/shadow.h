@@ -175,14 +175,14 @@ inline void Worker::resolve_pending() {
 
 }  // namespace
 
-extern "C" {
-void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
-    if (!t_worker) return;
+// An atomic by the current thread; `pc` is its code address.
+static void atomic_access(const volatile void* address, unsigned bytes, bool replaces,
+                          uintptr_t pc) {
     Worker& w = *t_worker;
     ++w.counters.atomics;
     w.count_poll(uintptr_t(address));
     w.replaces = replaces;
-    w.access(uintptr_t(address), bytes, Kind::atomic, CALLER);
+    w.access(uintptr_t(address), bytes, Kind::atomic, pc);
     w.replaces = false;
     Fiber& f = w.fibers[w.current];
     if (f.loaded == uintptr_t(address)) w.sites[f.loaded_by].before_atomic = true;
@@ -191,6 +191,11 @@ void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
     f.released = ++g_clock;
     std::lock_guard<std::mutex> hold(w.launch->lock);
     w.launch->released[uint32_t(w.block)].push_back({w.phase, f.released});
+}
+
+extern "C" {
+void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
+    if (t_worker) atomic_access(address, bytes, replaces, CALLER);
 }
 
 void sim_read_only(const void* address, unsigned bytes) {
@@ -209,9 +214,9 @@ void sim_read_only(const void* address, unsigned bytes) {
     }
 }
 
-void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
+void copy_async(void* to, const void* from, size_t bytes, size_t zeros, uintptr_t pc) {
     Worker& w = *t_worker;
-    uintptr_t pc = CALLER, at = uintptr_t(to);
+    uintptr_t at = uintptr_t(to);
     unsigned size = unsigned(bytes), batch = w.fibers[w.current].batch;
     if (bytes > zeros) w.access(uintptr_t(from), size - unsigned(zeros), Kind::load, pc);
     w.access(at, size, Kind::store, pc - 1);
@@ -224,6 +229,9 @@ void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
         w.cell_of(at + i).in_flight = index;  // the store above has ended the cell's shortcut
 }
 
+void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
+    copy_async(to, from, bytes, zeros, CALLER);
+}
 void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
 
 void sim_copy_wait(unsigned newest) {
