@@ -1,6 +1,7 @@
 // CUDA beyond kernels in <<<>>>: launches by a call, clusters, textures, cuda::barrier, wmma.
 #include "convlab.cuh"
 #include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <cuda/barrier>
 #include <cuda/pipeline>
 #include <mma.h>
@@ -149,3 +150,24 @@ __global__ void fragments(float* y, int lanes) {
 // k: 4; expect: torch.arange(256).remainder(5).float() + 0.5
 // case part_of_wmma: fragments<<<1, 32, 0, stream>>>(y, 16);
 // k: 4; fault: warp mask: 
+
+// Two tiles of 64 threads, each of two warps.
+__global__ void large_tiles(const float* x, float* y) {
+    __shared__ cg::block_tile_memory<128> memory;
+    auto block = cg::this_thread_block(memory);
+    auto tile = cg::tiled_partition<64>(block);
+    y[block.thread_rank()] = cg::reduce(tile, x[block.thread_rank()], cg::plus<float>());
+}
+// case large_tiles: large_tiles<<<1, 128, 0, stream>>>(x, y);
+// x: 128; expect: torch.cat([x[:64].sum().repeat(64), x[64:].sum().repeat(64)])
+__global__ void tiles_and_memory(const float* x, float* y, bool syncs) {
+    __shared__ float s[128];
+    auto tile = cg::tiled_partition<64>(cg::this_thread_block());
+    s[threadIdx.x] = x[threadIdx.x];
+    if (syncs) tile.sync();
+    y[threadIdx.x] = s[threadIdx.x ^ 63];
+}
+// case tile_sync: tiles_and_memory<<<1, 128, 0, stream>>>(x, y, true);
+// x: 128; expect: x.reshape(2, 64).flip(1)
+// case no_tile_sync: tiles_and_memory<<<1, 128, 0, stream>>>(x, y, false);
+// x: 128; fault: race: |uninitialised read: 

@@ -213,13 +213,13 @@ cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int val
 // ---- memory -------------------------------------------------------------------------------
 template <typename T>
 cudaError_t cudaMalloc(T** pointer, size_t bytes) {
-    return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 1);
+    return sim_malloc((void**)pointer, bytes, 1);
 }
 // Memory that the host accesses too. Its accesses are not seen, so the memory counts as written.
 #define SIM_HOST_MALLOC(name)                                                                   \
     template <typename T>                                                                       \
     cudaError_t name(T** pointer, size_t bytes, unsigned = 0) {                                 \
-        return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 3);                         \
+        return sim_malloc((void**)pointer, bytes, 3);                         \
     }
 SIM_HOST_MALLOC(cudaMallocManaged)
 SIM_HOST_MALLOC(cudaMallocHost)

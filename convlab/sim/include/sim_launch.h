@@ -124,6 +124,30 @@ template <typename F>
 cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, F, const cudaLaunchConfig_t*) {
     return *size = 8, cudaSuccess;
 }
+// ---- stream-ordered memory: pools have no size of their own here
+typedef struct CUmemPoolHandle_st* cudaMemPool_t;
+enum cudaMemPoolAttr {
+    cudaMemPoolReuseFollowEventDependencies = 1,
+    cudaMemPoolReuseAllowOpportunistic = 2,
+    cudaMemPoolReuseAllowInternalDependencies = 3,
+    cudaMemPoolAttrReleaseThreshold = 4,
+    cudaMemPoolAttrReservedMemCurrent = 5,
+    cudaMemPoolAttrReservedMemHigh = 6,
+    cudaMemPoolAttrUsedMemCurrent = 7,
+    cudaMemPoolAttrUsedMemHigh = 8
+};
+inline cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
+    return *pool = nullptr, cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int) {
+    return *pool = nullptr, cudaSuccess;
+}
+SIM_NOTHING_TO_DO(cudaMemPoolSetAttribute, cudaMemPool_t, cudaMemPoolAttr, void*)
+SIM_NOTHING_TO_DO(cudaMemPoolTrimTo, cudaMemPool_t, size_t)
+template <typename T>
+cudaError_t cudaMallocFromPoolAsync(T** pointer, size_t bytes, cudaMemPool_t, cudaStream_t stream) {
+    return cudaMallocAsync(pointer, bytes, stream);
+}
 // Programmatic dependent launch in CUDA C++.
 extern "C" void sim_griddepcontrol_wait();
 __forceinline__ void cudaGridDependencySynchronize() { sim_griddepcontrol_wait(); }

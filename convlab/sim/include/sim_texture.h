@@ -233,6 +233,21 @@ __forceinline__ T texCubemap(cudaTextureObject_t object, float x, float y, float
     if (!texture.how.normalizedCoords) u *= float(texture.width), v *= float(texture.height);
     return sim::sample<T>(texture, u, v, float(face), 2);
 }
+// The four texels around a place, anticlockwise from below on the left: one channel of each.
+template <typename T>
+__forceinline__ T tex2Dgather(cudaTextureObject_t object, float x, float y, int channel = 0) {
+    sim::Texture t = sim::texture(object);
+    t.how.filterMode = cudaFilterModePoint;
+    using E = typename sim::Channels<T>::type;
+    float across = t.how.normalizedCoords ? 0.5f / float(t.width) : 0.5f;
+    float down = t.how.normalizedCoords ? 0.5f / float(t.height) : 0.5f;
+    auto one = [&](float u, float v) {
+        T value = sim::sample<T>(t, u, v, 0, 2);
+        return reinterpret_cast<E*>(&value)[channel];
+    };
+    return T{one(x - across, y + down), one(x + across, y + down), one(x + across, y - down),
+             one(x - across, y - down)};
+}
 #define SIM_TEX_TO(name, parameters, arguments)                                                 \
     template <typename T>                                                                       \
     __forceinline__ void name parameters { *to = name<T> arguments; }

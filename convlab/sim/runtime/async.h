@@ -77,7 +77,7 @@ void Worker::reset_clocks() {
         std::fill(barrier.gathering.begin(), barrier.gathering.end(), 0);
         std::fill(barrier.known.begin(), barrier.known.end(), 0);
     }
-    for (NamedBarrier& barrier : async.named) {
+    for (auto& [_, barrier] : async.named) {
         std::fill(barrier.gathering.begin(), barrier.gathering.end(), 0);
         std::fill(barrier.known.begin(), barrier.known.end(), 0);
     }
@@ -100,7 +100,7 @@ void Worker::start_clocks() {
 
 // bar.sync (`waits`) or bar.arrive: completes a phase when `count` threads have come.
 void Worker::named_barrier(int id, int count, bool waits, uintptr_t pc) {
-    if (id < 0 || id > 15 || count <= 0 || count % 32)
+    if (id < 0 || count <= 0 || (id < 16 && count % 32))
         fault("divergent barrier", pc, "named barrier %d for %d threads: numbers are 0 to 15, and the "
               "threads are a multiple of 32", id, count);
     start_clocks();

@@ -65,7 +65,8 @@ struct Operands {  // of one wgmma: a (16 rows, k), b (n, k), and b transposed (
 
 struct Async {
     std::unordered_map<uintptr_t, Mbarrier> barriers;
-    NamedBarrier named[16];
+    std::unordered_map<int, NamedBarrier> named;  // 0 to 15; from 16 on, of tiles of several warps
+    std::unordered_map<int, std::vector<char>> tiles;  // what the threads of such a tile exchange
     std::vector<Clock> clocks;         // of each thread; empty before the first mbarrier_init
     std::vector<Warpgroup> warps;
     std::vector<Reads> stores;         // bulk stores of each thread

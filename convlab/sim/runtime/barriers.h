@@ -154,10 +154,10 @@ bool Worker::complete_activemask(int w) {
 
 // Returns what an mbarrier lacks that blocks a thread, and which of its numbers may be wrong.
 std::string Worker::describe_mbarrier(int thread) const {
-    if (uintptr_t id = fibers[thread].mbarrier; id && id <= 16) {
-        const NamedBarrier& b = async.named[id - 1];
-        return text("waits at named barrier %d: %d of %d threads came", int(id) - 1, b.arrived,
-                    b.expected);
+    if (uintptr_t id = fibers[thread].mbarrier; id && id < 1 << 16) {
+        const NamedBarrier& b = async.named.at(int(id) - 1);
+        std::string what = id > 16 ? "for its tile" : text("at named barrier %d", int(id) - 1);
+        return text("waits %s: %d of %d threads came", what, b.arrived, b.expected);
     }
     auto found = async.barriers.find(fibers[thread].mbarrier);
     if (found == async.barriers.end()) return "";

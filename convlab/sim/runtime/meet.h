@@ -46,6 +46,20 @@ uint3 clusters_of(const Launch& l) {
 }  // namespace
 
 extern "C" {
+// A barrier of the `size` threads of this thread's tile, in a block that is divided into such tiles.
+void sim_tile_sync(unsigned size) {
+    Worker& w = *t_worker;
+    unsigned tile = unsigned(w.current) / size;
+    unsigned members = std::min(size, unsigned(w.threads) - tile * size);
+    w.named_barrier(int(16 + __builtin_ctz(size) * 1024 + tile), int(members), true, CALLER);
+}
+// Memory of the tile, with 16 bytes for each of its threads.
+void* sim_tile_memory(unsigned size) {
+    Worker& w = *t_worker;
+    auto& memory = w.async.tiles[int(__builtin_ctz(size) * 1024 + unsigned(w.current) / size)];
+    memory.resize(size * 16);
+    return memory.data();
+}
 void sim_launch_cooperative() { g_cooperative = true; }
 void sim_launch_cluster(unsigned x, unsigned y, unsigned z) { g_cluster = {x, y, z}; }
 void sim_grid_sync() {

@@ -816,6 +816,7 @@ void barrier(PtxThread& t, const PtxInstruction& i) {
         ++w.waiting;
         return w.wait_as(State::at_barrier, t.pc);
     }
+    if (id > 15) fault("divergent barrier", t.pc, "named barrier %d: numbers are 0 to 15", id);
     w.named_barrier(id, count < 0 ? (w.threads + 31) / 32 * 32 : count, waits, t.pc);
 }
 void mbarrier(PtxThread& t, const PtxInstruction& i) {
