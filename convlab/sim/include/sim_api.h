@@ -28,7 +28,14 @@ typedef cudaError_t cudaError;
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                       cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-                         cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+                         cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+                         cudaFuncAttributeClusterDimMustBeSet = 10,
+                         cudaFuncAttributeRequiredClusterWidth = 11,
+                         cudaFuncAttributeRequiredClusterHeight = 12,
+                         cudaFuncAttributeRequiredClusterDepth = 13,
+                         cudaFuncAttributeNonPortableClusterSizeAllowed = 14 };
+enum cudaSharedCarveout { cudaSharedmemCarveoutDefault = -1, cudaSharedmemCarveoutMaxL1 = 0,
+                          cudaSharedmemCarveoutMaxShared = 100 };
 extern "C" {
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
@@ -288,4 +295,53 @@ SIM_COPY cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t of
 template <typename T>
 cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol) {
     return *pointer = (void*)&symbol, cudaSuccess;
+}
+
+// ---- less common functions -----------------------------------------------------------------
+SIM_COPY cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                           size_t width, size_t height, cudaMemcpyKind,
+                           cudaStream_t stream = nullptr) {
+    return sim_copy(to, to_pitch, from, from_pitch, width, height, stream);
+}
+SIM_COPY cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height,
+                           cudaStream_t stream = nullptr) {
+    return sim_fill(to, pitch, value, width, height, stream);
+}
+template <typename T>
+SIM_COPY cudaMemcpyFromSymbolAsync(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+                                   cudaMemcpyKind kind = cudaMemcpyDeviceToHost,
+                                   cudaStream_t stream = nullptr) {
+    if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
+    return cudaMemcpyAsync(to, (const char*)&symbol + offset, bytes, kind, stream);
+}
+template <typename T>
+cudaError_t cudaGetSymbolSize(size_t* bytes, const T&) { return *bytes = sizeof(T), cudaSuccess; }
+inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s = nullptr, unsigned = 0) {
+    return cudaEventRecord(e, s);
+}
+inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
+inline cudaError_t cudaStreamGetPriority(cudaStream_t, int* p) { return *p = 0, cudaSuccess; }
+inline cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned* f) { return *f = 0, cudaSuccess; }
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive,
+                               cudaStreamCaptureStatusInvalidated };
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+    return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+}
+inline cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
+inline cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit) { return *value = 1024, cudaSuccess; }
+enum cudaSharedMemConfig { cudaSharedMemBankSizeDefault, cudaSharedMemBankSizeFourByte,
+                           cudaSharedMemBankSizeEightByte };
+SIM_NOTHING_TO_DO(cudaDeviceSetSharedMemConfig, cudaSharedMemConfig)
+template <typename F>
+SIM_NOTHING_TO_DO(cudaFuncSetSharedMemConfig, F*, cudaSharedMemConfig)
+enum cudaMemoryAdvise { cudaMemAdviseSetReadMostly = 1, cudaMemAdviseUnsetReadMostly,
+                        cudaMemAdviseSetPreferredLocation, cudaMemAdviseUnsetPreferredLocation,
+                        cudaMemAdviseSetAccessedBy, cudaMemAdviseUnsetAccessedBy };
+template <typename... A>
+SIM_NOTHING_TO_DO(cudaMemAdvise, const A&...)
+template <typename F>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, F kernel,
+                                                                   int threads, size_t bytes,
+                                                                   unsigned) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, bytes);
 }

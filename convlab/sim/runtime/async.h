@@ -398,8 +398,7 @@ inline float seen_as_tf32(float value) {
 void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                            uintptr_t pc, std::vector<Span>& reading) {
     if (descriptor >> 62)
-        fault("wgmma", pc, "the descriptor has a swizzle mode, which the simulator does not "
-              "support");
+        not_simulated(pc, "the wgmma descriptor has a swizzle mode");
     uintptr_t start = uintptr_t(shared) + (descriptor & 0x3fff) * 16;
     uintptr_t k_step = (descriptor >> 16 & 0x3fff) * 16, row_step = (descriptor >> 32 & 0x3fff) * 16;
     for (int quad = 0; quad < 2; ++quad)

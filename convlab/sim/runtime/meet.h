@@ -93,8 +93,7 @@ void sim_cluster_sync() {
     uint64_t across = l.grid.x / l.cluster_x, down = l.grid.y / l.cluster_y;
     uint64_t number = c.x + across * (c.y + down * c.z);
     if (l.runs < l.blocks)
-        fault("not simulated", CALLER, "a sample of the blocks of clusters; the simulator does not "
-              "support it: use a GPU");
+        not_simulated(CALLER, "a sample of the blocks of clusters");
     w.meet(number + 1, cluster_blocks(l), CALLER);
 }
 // The address of a shared variable in another block of the cluster. Its accesses are not checked.

@@ -51,11 +51,6 @@ struct PtxThread {
     Worker& worker = *t_worker;
 };
 
-[[noreturn]] void not_simulated(uintptr_t pc, const std::string& what) {
-    report(true, "not simulated", pc, {}, "%s; the simulator does not support it: use a GPU", what);
-    end(77);
-}
-
 bool is_ptx_type(const std::string& p) {
     static const std::set<std::string> types{
         "b8", "b16", "b32", "b64", "b128", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64",

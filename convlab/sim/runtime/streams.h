@@ -146,7 +146,7 @@ void report_unordered(uintptr_t pc, const char* access, const std::string& what,
 
 // Checks a copy, a fill or a library call that loads or stores memory, and enters it in the cells.
 void enter_range(const Issued& issued, const void* pointer, size_t bytes, Kind kind, uintptr_t pc) {
-    if (!g_trace || !in_buffers(uintptr_t(pointer)) || !bytes) return;
+    if (!g_trace || g_sample || g_record.on || !in_buffers(uintptr_t(pointer)) || !bytes) return;
     const Buffer* b = buffer_near(uintptr_t(pointer));
     if (!b || !b->cells || b->cells == kUncounted || uintptr_t(pointer) < b->base) return;
     Mark mark{};

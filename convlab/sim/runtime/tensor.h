@@ -81,8 +81,7 @@ void sim_partial_wmma(const char* operation, unsigned participants) {
 }
 void sim_barrier_init(void* barrier, int arrivals) {
     if (uintptr_t(barrier) - uintptr_t(t_worker->shared) >= kSharedSpan)
-        fault("not simulated", CALLER, "a cuda::barrier outside of shared memory; the simulator does "
-              "not support it: use a GPU");
+        not_simulated(CALLER, "a cuda::barrier outside of shared memory");
     t_worker->mbarrier_init(uintptr_t(barrier), arrivals, CALLER);
 }
 uint64_t sim_mbarrier_phase(const void* at) {
