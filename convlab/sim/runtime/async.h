@@ -1,6 +1,7 @@
 // Mbarriers, bulk copies and wgmma. Bulk copies and wgmmas run at once here; on a GPU they may run
 // at any time until their wait. So the runtime reports accesses to their data before that wait.
 #pragma once
+#include "order.h"
 #include "requests.h"
 #include "shadow.h"
 
@@ -51,8 +52,15 @@ void join_clocks(Clock& into, const Clock& other) {
     for (size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
-// A release: joins the current thread's clock into `clock`, with what the thread itself did.
-void Worker::publish(Clock& clock) {
+// A release: joins the current thread's clock into the mbarrier's, with what the thread itself did.
+void Worker::publish(Mbarrier& barrier) {
+    if (learned) {
+        const Knowledge& mine = fibers[current].knows;
+        join(barrier.knows.fenced, mine.fenced);
+        join(barrier.knows.polled, mine.polled);
+        join(barrier.knows.locked, mine.locked);
+    }
+    Clock& clock = barrier.gathering;
     join_clocks(clock, async.clocks[current]);
     clock[current] = warps[current / 32].stamp;
     next_stamp(current);
@@ -96,6 +104,16 @@ void Worker::start_clocks() {
     }
 }
 
+// An acquire: the current thread is ordered after the completed phases of a barrier.
+void Worker::learn_from(const Mbarrier& barrier) {
+    join_clocks(async.clocks[current], barrier.known);
+    if (!learned) return;
+    Knowledge& mine = fibers[current].knows;
+    join(mine.fenced, barrier.knows.fenced);
+    join(mine.polled, barrier.knows.polled);
+    join(mine.locked, barrier.knows.locked);
+}
+
 // ---- named barriers
 
 // bar.sync (`waits`) or bar.arrive: completes a phase when `count` threads have come.
@@ -104,29 +122,22 @@ void Worker::named_barrier(int id, int count, bool waits, uintptr_t pc) {
         fault("divergent barrier", pc, "named barrier %d for %d threads: numbers are 0 to 15, and the "
               "threads are a multiple of 32", id, count);
     start_clocks();
-    NamedBarrier& b = async.named[id];
+    Mbarrier& b = async.named[id];
     if (b.known.empty()) b.known.assign(threads, 0), b.gathering.assign(threads, 0);
-    if (b.arrived && b.expected != count)
+    if (b.missing && b.missing != b.arrivals && b.arrivals != count)
         fault("divergent barrier", pc, "named barrier %d for %d threads, but other threads came for "
-              "%d", id, count, b.expected);
-    b.expected = count;
-    publish(b.gathering);
-    unsigned phase = b.phase;
-    if (++b.arrived == count) {
-        b.arrived = 0;
-        ++b.phase;
-        join_clocks(b.known, b.gathering);
-        std::fill(b.gathering.begin(), b.gathering.end(), 0);
-        ++era;
-        for (auto& f : fibers)
-            if (f.state == State::at_mbarrier) f.state = State::ready;
-    }
+              "%d", id, count, b.arrivals);
+    if (!b.missing || b.missing == b.arrivals) b.arrivals = b.missing = count;
+    publish(b);
+    unsigned before = b.phase;
+    --b.missing;
+    complete_if_done(b);
     if (!waits) return;
-    while (async.named[id].phase == phase) {
+    while (async.named[id].phase == before) {
         fibers[current].mbarrier = uintptr_t(id) + 1;
         wait_as(State::at_mbarrier, pc);
     }
-    join_clocks(async.clocks[current], async.named[id].known);
+    learn_from(async.named[id]);
 }
 
 // ---- mbarrier
@@ -149,7 +160,7 @@ void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
         fault("mbarrier", pc, "mbarrier_init for %d arrivals per phase: at least 1 is needed",
               arrivals);
     start_clocks();
-    async.barriers[address] = {arrivals, arrivals, 0, 0, 0, Clock(threads), Clock(threads), {}};
+    async.barriers[address] = {arrivals, arrivals, 0, 0, 0, Clock(threads), Clock(threads), {}, {}};
 }
 
 void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
@@ -160,7 +171,7 @@ void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
     --barrier.missing;
     barrier.bytes += bytes;
     barrier.expected += bytes;
-    publish(barrier.gathering);
+    publish(barrier);
     complete_if_done(barrier);
 }
 
@@ -204,7 +215,7 @@ void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
         fibers[current].mbarrier = address;
         wait_as(State::at_mbarrier, pc);
     }
-    join_clocks(async.clocks[current], async.barriers[address].known);
+    learn_from(async.barriers[address]);
 }
 
 // ---- bulk copies
@@ -238,7 +249,7 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
         cell.writer.bulk = 1, cell.in_flight = index;
     }
     barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + unsigned(bytes), pc});
-    publish(barrier.gathering);
+    publish(barrier);
     barrier.bytes -= bytes;
     complete_if_done(barrier);
 }
@@ -264,7 +275,7 @@ void Worker::copy_on_barrier(void* to, const void* from, size_t bytes, uintptr_t
         cell.writer.bulk = 1, cell.in_flight = index, cell.good_era = 0;
     }
     barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + bytes, pc});
-    publish(barrier.gathering);
+    publish(barrier);
 }
 
 void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {

@@ -1,5 +1,7 @@
 // The state of a block's mbarriers, bulk copies and wgmmas.
 #pragma once
+#include "order_types.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
@@ -22,6 +24,7 @@ struct Mbarrier {
     unsigned phase = 0;
     Clock gathering, known;   // the arrivals' clocks, joined: of this phase, of completed phases
     std::vector<Span> copies; // bulk copies in flight
+    Knowledge knows;          // the arrivals' knowledge, joined
 };
 
 struct Wgmma {  // a warp's part of a chain of wgmmas on one set of accumulators
@@ -53,19 +56,13 @@ struct Warpgroup : Reads {  // one warp of a warpgroup
     std::vector<Wgmma> chains;              // wgmmas that no wait has completed
 };
 
-struct NamedBarrier {  // bar.sync and bar.arrive with a number
-    int expected = 0, arrived = 0;
-    unsigned phase = 0;
-    Clock gathering, known;   // as of an mbarrier
-};
-
 struct Operands {  // of one wgmma: a (16 rows, k), b (n, k), and b transposed (k, n)
     float a[16][16], b[256][16], transposed[16][256];
 };
 
 struct Async {
     std::unordered_map<uintptr_t, Mbarrier> barriers;
-    std::unordered_map<int, NamedBarrier> named;  // 0 to 15; from 16 on, of tiles of several warps
+    std::unordered_map<int, Mbarrier> named;  // bar.sync 0 to 15; from 16 on, of tiles of several warps
     std::unordered_map<int, std::vector<char>> tiles;  // what the threads of such a tile exchange
     std::vector<Clock> clocks;         // of each thread; empty before the first mbarrier_init
     std::vector<Warpgroup> warps;

@@ -40,10 +40,13 @@ bool Worker::release() {
     waiting = votes = 0;
     ++counters.barriers;
     compare_barriers();
-    if (atomics) all_acquired = g_clock;
+    share_knowledge(0, threads, ~0u);
     for (int w = 0; w < int(warps.size()); ++w) flush(w);  // all lanes are at the barrier
     ++phase;
     ++era;
+    barrier_at = 0;
+    for (auto& f : fibers)
+        if (f.state == State::at_barrier) barrier_at = f.waits_at;
     for (auto& warp : warps) {
         warp.stamp = 1, warp.all_known = 0;
         warp.known.clear();
@@ -97,6 +100,7 @@ void Worker::complete(int w, size_t g) {
 void Worker::order(int w, unsigned mask) {
     Warp& warp = warps[w];
     if (!async.clocks.empty()) share_clocks(w, mask);
+    share_knowledge(w * 32, lanes_of(w), mask);
     if (!(lanes_present(w) & ~mask)) {
         warp.all_known = warp.stamp;
     } else {
@@ -155,9 +159,10 @@ bool Worker::complete_activemask(int w) {
 // Returns what an mbarrier lacks that blocks a thread, and which of its numbers may be wrong.
 std::string Worker::describe_mbarrier(int thread) const {
     if (uintptr_t id = fibers[thread].mbarrier; id && id < 1 << 16) {
-        const NamedBarrier& b = async.named.at(int(id) - 1);
+        const Mbarrier& b = async.named.at(int(id) - 1);
         std::string what = id > 16 ? "for its tile" : text("at named barrier %d", int(id) - 1);
-        return text("waits %s: %d of %d threads came", what, b.arrived, b.expected);
+        return text("waits %s: %d of %d threads came", what,
+                    b.arrivals - b.missing, b.arrivals);
     }
     auto found = async.barriers.find(fibers[thread].mbarrier);
     if (found == async.barriers.end()) return "";

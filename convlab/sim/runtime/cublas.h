@@ -229,6 +229,7 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
 SIM_FIELD(cublasSetStream_v2, cublasGetStream_v2, cudaStream_t, stream)
 SIM_FIELD(cublasSetMathMode, cublasGetMathMode, cublasMath_t, math)
 SIM_FIELD(cublasSetPointerMode_v2, cublasGetPointerMode_v2, cublasPointerMode_t, pointers)
+size_t cublasGetCudartVersion() { return CUDART_VERSION; }
 cublasStatus_t cublasSetAtomicsMode(cublasHandle_t, cublasAtomicsMode_t) {
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -10,26 +10,30 @@ void Worker::meet(uint64_t which, uint64_t blocks, uintptr_t pc) {
         ++waiting;
         wait_as(State::at_barrier, pc);
     };
-    atomics = true;  // so that a barrier acquires what other blocks have released
+    if (!launch->serial) needs_serial();
+    // An address in front of all buffers stands for the barrier's word.
+    uintptr_t word = g_region + 8 * (which + 1);
+    fence(false);
     block_barrier();
     int leader = 0;
     while (fibers[leader].state == State::done) ++leader;
     if (current == leader) {
-        Fiber& f = fibers[current];
-        f.released = ++g_clock;
-        std::unique_lock<std::mutex> hold(launch->lock);
-        launch->released[uint32_t(block)].push_back({phase, f.released});
+        signal(word, false);
         Launch::Meeting& meeting = launch->meetings[which];
         uint64_t now = meeting.phase;
         if (++meeting.arrived == blocks) meeting.arrived = 0, ++meeting.phase;
-        while (meeting.phase == now) {
-            hold.unlock();
-            start_worker(*launch);
-            sched_yield();
-            hold.lock();
-        }
+        while (meeting.phase == now) wait_for_blocks();
+        observe(word, false, false);
+        fence(false);
     }
     block_barrier();
+}
+
+// Lets other blocks run, and starts one that has not begun.
+void Worker::wait_for_blocks() {
+    start_worker(*launch);
+    launch->turns.pass(number);
+    launch->turns.wait(number);
 }
 
 uint64_t cluster_blocks(const Launch& l) { return uint64_t(l.cluster_x) * l.cluster_y * l.cluster_z; }
@@ -109,14 +113,8 @@ void* sim_map_shared(const void* pointer, unsigned rank) {
     uint64_t z = c.z * l.cluster_z + rank / l.cluster_x / l.cluster_y;
     uint64_t number = x + l.grid.x * (y + l.grid.y * z);
     if (number == w.block) return const_cast<void*>(pointer);
-    std::unique_lock<std::mutex> hold(l.lock);
-    while (!l.shared_of.count(number)) {
-        hold.unlock();
-        start_worker(l);
-        w.yield();
-        sched_yield();
-        hold.lock();
-    }
+    if (!l.serial) needs_serial();
+    while (!l.shared_of.count(number)) w.wait_for_blocks();
     return l.shared_of[number] + (static_cast<const char*>(pointer) - w.shared);
 }
 }

@@ -491,17 +491,24 @@ uintptr_t address_of(PtxThread& t, const PtxArgument& a, bool shared) {
     if (shared) return base + uint32_t(address);
     return address < kSharedSpan ? base + address : address;
 }
+// Adds to the flags of an atomic what .release, .acquire and .cta say.
+unsigned order_of(const PtxInstruction& i, unsigned how) {
+    if (i.has("release") || i.has("acq_rel")) how |= sim::kReleases;
+    if (i.has("acquire") || i.has("acq_rel")) how |= sim::kAcquires;
+    return i.has("cta") ? how | sim::kOfBlock : how;
+}
 void load(PtxThread& t, const PtxInstruction& i) {
     unsigned bytes = std::max(1u, bits_of(i.type()) / 8);
     const PtxArgument& to = i.arguments[0];
     size_t n = to.what == PtxArgument::vector ? to.elements.size() : 1;
     uintptr_t at = address_of(t, i.arguments[1], in_shared_space(i));
-    bool ordered = i.has("volatile") || i.has("relaxed") || i.has("acquire") || i.has("mmio");
-    if (ordered) t.worker.spin();
-    if (i.has("acquire"))
-        atomic_access(reinterpret_cast<void*>(at), unsigned(bytes * n), false, t.pc);
+    bool polls = i.has("volatile") || i.has("relaxed") || i.has("acquire") || i.has("mmio");
+    if (polls) t.worker.spin(at);
+    if (i.has("acquire") || i.has("relaxed"))
+        atomic_access(reinterpret_cast<void*>(at), unsigned(bytes * n), order_of(i, sim::kLoads),
+                      t.pc);
     else
-        t.worker.access(at, unsigned(bytes * n), Kind::load, t.pc, true, ordered);
+        t.worker.access(at, unsigned(bytes * n), Kind::load, t.pc, true, polls ? kVolatile : 0);
     if (i.has("nc")) sim_read_only(reinterpret_cast<void*>(at), unsigned(bytes * n));
     for (size_t e = 0; e < n; ++e) {
         uint64_t value = 0;
@@ -515,13 +522,12 @@ void store(PtxThread& t, const PtxInstruction& i) {
     const PtxArgument& from = i.arguments[1];
     size_t n = from.what == PtxArgument::vector ? from.elements.size() : 1;
     uintptr_t at = address_of(t, i.arguments[0], in_shared_space(i));
-    bool ordered = i.has("volatile") || i.has("relaxed") || i.has("release");
-    if (i.has("release")) {
-        sim_fence();
-        atomic_access(reinterpret_cast<void*>(at), unsigned(bytes * n), true, t.pc - 1);
-    } else {
-        t.worker.access(at, unsigned(bytes * n), Kind::store, t.pc - 1, true, ordered);
-    }
+    if (i.has("release") || i.has("relaxed"))
+        atomic_access(reinterpret_cast<void*>(at), unsigned(bytes * n), order_of(i, sim::kReplaces),
+                      t.pc - 1);
+    else
+        t.worker.access(at, unsigned(bytes * n), Kind::store, t.pc - 1, true,
+                        i.has("volatile") ? kVolatile : 0);
     for (size_t e = 0; e < n; ++e) {
         uint64_t value = get(t, from.what == PtxArgument::vector ? from.elements[e] : from);
         std::memcpy(reinterpret_cast<void*>(at + e * bytes), &value, bytes);
@@ -560,8 +566,8 @@ void atomic(PtxThread& t, const PtxInstruction& i) {
     unsigned bits = bits_of(i.type());
     const PtxArgument& where = i.arguments[returns];
     uintptr_t at = address_of(t, where, in_shared_space(i));
-    if (i.has("release") || i.has("acq_rel")) sim_fence();
-    atomic_access(reinterpret_cast<void*>(at), bits / 8, i.has("exch"), t.pc - 2);
+    unsigned how = i.has("exch") ? sim::kReplaces : i.has("cas") ? sim::kSwaps : 0;
+    atomic_access(reinterpret_cast<void*>(at), bits / 8, order_of(i, how), t.pc - 2);
     const PtxArgument& values = i.arguments[returns + 1];
     size_t n = values.what == PtxArgument::vector ? values.elements.size() : 1;
     uint64_t old = 0;
@@ -579,7 +585,7 @@ void atomic(PtxThread& t, const PtxInstruction& i) {
         };
         bits == 64 ? update(uint64_t()) : bits == 16 ? update(uint16_t()) : update(uint32_t());
         if (returns && n > 1) put(t, i.arguments[0].elements[e], old);
-        if (i.has("cas") && old != b) t.worker.spin();
+        if (i.has("cas") && old != b) t.worker.spin(0);
     }
     if (returns && n == 1) put(t, i.arguments[0], old);
 }
@@ -839,7 +845,7 @@ void mbarrier(PtxThread& t, const PtxInstruction& i) {
         int parity = int(token & 1);
         if (what == "test_wait" && w.mbarrier_at(address, t.pc).phase % 2 == unsigned(parity)) {
             put(t, i.arguments[0], 0);
-            return w.spin();
+            return w.spin(address);
         }
         w.mbarrier_wait(address, i.has("parity") ? int(token) : parity, t.pc);
         return put(t, i.arguments[0], 1);
@@ -1046,8 +1052,8 @@ const std::unordered_map<std::string, PtxRun>& instructions() {
         }},
         {"ldmatrix", load_matrix}, {"stmatrix", store_matrix}, {"mma", multiply_matrices},
         {"bar", barrier}, {"barrier", barrier}, {"mbarrier", mbarrier}, {"cp", copy},
-        {"membar", PTX { sim_fence(); }},
-        {"fence", PTX { i.has("proxy") ? sim_fence_proxy_async() : sim_fence(); }},
+        {"membar", PTX { t.worker.fence(i.has("cta")); }},
+        {"fence", PTX { i.has("proxy") ? sim_fence_proxy_async() : t.worker.fence(i.has("cta")); }},
         {"griddepcontrol", PTX { if (i.has("wait")) t.worker.async.previous_ended = true; }},
         {"setmaxnreg", PTX {
             auto step = [](void**, unsigned) {};
@@ -1077,7 +1083,7 @@ const std::unordered_map<std::string, PtxRun>& instructions() {
         {"discard", PTX { (void)t, (void)i; }}, {"applypriority", PTX { (void)t, (void)i; }},
         {"createpolicy", PTX { put(t, i.arguments[0], 0); }},
         {"pragma", PTX { (void)t, (void)i; }}, {"nop", PTX { (void)t, (void)i; }},
-        {"nanosleep", PTX { (void)i; t.worker.spin(); }},
+        {"nanosleep", PTX { (void)i; t.worker.spin(0); }},
         {"trap", PTX { (void)i; fault("trap", t.pc, "PTX `trap` was executed"); }},
         {"exit", PTX { (void)i; t.worker.leave(false); }},
         {"ret", PTX { t.next = int(t.program.instructions.size()); (void)i; }},
