@@ -25,7 +25,7 @@ _TRIED = 6
 _MOST_TRIED = 60_000
 _MOST_PRODUCTS = 4_000_000
 # At most this many incorrect outputs, and this many correct ones, are compared with a prediction.
-_MOST_COMPARED = 4096
+_MOST_COMPARED = 1 << 16
 # With a looser bound than this, single outputs may agree by chance.
 _SHARP = 1e-3
 # At least this many outputs must agree: with a sharp bound, and with a loose one.
@@ -443,22 +443,21 @@ def _of_products(problem: Problem) -> Iterator[Hypothesis]:
     c = np.arange(channels).reshape(-1, 1, 1)
     for tile in _TILES:
         rest = channels % tile
-        if rest and channels > tile:
-            text = f"the last {rest} of {channels} channels are left out, past the last whole tile"
-            yield _left_out(f"{text} of {tile}", c < channels - rest)
-        if channels > tile:
-            yield _left_out(f"only the first {tile} of {channels} channels are added", c < tile)
+        if rest > 1 and channels > tile:
+            text = f"the channels past the last whole tile of {tile} are left out"
+            yield _left_out(text, c < channels - rest)
+        if channels >= 2 * tile:
+            yield _left_out(f"only the first {tile} channels are added", c < tile)
         rest = gemm_k % tile
         if gemm_k <= tile or channels == gemm_k:
             continue
         for index, order in ((in_order, "c, r, s"), (channels_last, "r, s, c")):
             if rest:
-                text = (
-                    f"the last {rest} of {gemm_k} products are left out, past the last whole tile"
-                )
-                yield _left_out(f"{text} of {tile} in the order ({order})", index < gemm_k - rest)
-            text = f"only the first {tile} of {gemm_k} products are added"
-            yield _left_out(f"{text}, in the order ({order})", index < tile)
+                text = f"the products past the last whole tile of {tile} are left out"
+                yield _left_out(f"{text}, in the order ({order})", index < gemm_k - rest)
+            if gemm_k >= 2 * tile:
+                text = f"only the first {tile} products are added"
+                yield _left_out(f"{text}, in the order ({order})", index < tile)
 
 
 def _left_out(text: str, factors: np.ndarray) -> Hypothesis:

@@ -441,7 +441,16 @@ def _check_set(
                 tries = f"{len(tried)} {'try' if len(tried) == 1 else 'tries'}"
                 notes += (f"smallest problem found in {tries}, from {least.problem.label}",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
-    return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also)
+    header = getattr(checker.kernel, "header", None)
+    return Reports(
+        name,
+        tuple(reports),
+        tuple(skipped),
+        smallest,
+        notes,
+        also,
+        supports=() if header is None else header.supports,
+    )
 
 
 def _shrunk(

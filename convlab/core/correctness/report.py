@@ -25,6 +25,8 @@ from ..show.table import Table
 
 # The kinds of findings that come from comparing y with the reference. Their texts need no heading.
 COMPARED = ("wrong result", "never written")
+# Kinds of findings that may differ from run to run, so that correct problems are so by chance.
+_NOT_REPEATABLE = {"race", "not repeatable", "wrong stream"}
 # At most this many failing or unsupported problems are listed; the others are counted.
 _LISTED = 6
 # A set of at most this many problems is shown as a table.
@@ -345,6 +347,7 @@ class Reports(Result):
     notes : lines of text: what was checked, and what was left out and why.
     tried : the problems of the search for the smallest, each with whether the kernel is correct.
     findings : errors and warnings that do not depend on the problem: nvcc's.
+    supports : the conditions of the kernel's header that a problem must meet.
 
     Examples
     --------
@@ -360,6 +363,7 @@ class Reports(Result):
     notes: tuple[str, ...] = ()
     tried: tuple[tuple[Problem, bool], ...] = ()
     findings: tuple[Finding, ...] = ()
+    supports: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -391,16 +395,31 @@ class Reports(Result):
         """What the failing problems have in common, and patterns that several of them share."""
         failing = self.wrong
         counts = Counter(line.split(": ")[0] for report in failing for line in report.patterns)
+        # Patterns that all failing problems share say more than others.
+        most = max(counts.values(), default=0)
+        least = len(failing) if most == len(failing) else len(failing) / 3
         shared = [
             f"on {count} of {len(failing)} failing problems: {pattern}"
             for pattern, count in counts.most_common(3)
-            if 3 * count >= len(failing) > 1
+            if count >= least and len(failing) > 1
         ]
         describe = rooms.provided("patterns", "of_problems")
         if describe is None:
             return shared
         problems = [(report.problem, report.ok) for report in self.ordinary]
-        return describe(problems, self.tried) + shared
+        return describe(problems, self.tried) + shared + self._suggestions()
+
+    def _suggestions(self) -> list[str]:
+        """Return a suggested `supports:` line if the kernel is correct on one kind of problem only.
+
+        There is none if the failures may differ from run to run.
+        """
+        suggest = rooms.provided("patterns", "of_limits")
+        kinds = {finding.kind for report in self.wrong for finding in report.findings}
+        if suggest is None or kinds & _NOT_REPEATABLE:
+            return []
+        ordinary = [(report.problem, report.ok) for report in self.ordinary]
+        return suggest([*ordinary, *self.tried], self.supports)
 
     @property
     def ordinary(self) -> list[Report]:
