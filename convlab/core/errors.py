@@ -77,17 +77,47 @@ class BuildError(ConvlabError, RuntimeError):
     ----------
     places : list of (str, int, str)
         The file, the line and the message of each compiler error.
+    kind : str
+        "does not build"; or "not run" if a compiler is missing or could not run, which says nothing
+        about the kernel.
     """
 
     kind = "does not build"
 
-    def __init__(self, message: str, places: Sequence[tuple[str, int, str]] = ()) -> None:
+    def __init__(
+        self, message: str, places: Sequence[tuple[str, int, str]] = (), kind: str = ""
+    ) -> None:
         super().__init__(message)
+        self.kind = kind or self.kind
         self.places = list(places)
 
 
+class NotSimulated(BuildError):
+    """The kernel uses a part of CUDA that the simulator does not support: run it on a GPU.
+
+    It says nothing about the kernel, which may be correct. A construct that is found only when the
+    kernel runs raises a `LaunchError` with the same ``kind``.
+
+    Attributes
+    ----------
+    names : list of str
+        What the simulator lacks: a header, a function, a type, a PTX instruction.
+    """
+
+    kind = "not simulated"
+
+    def __init__(
+        self,
+        message: str,
+        places: Sequence[tuple[str, int, str]] = (),
+        names: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, places)
+        self.names = list(names)
+
+
 class LaunchError(ConvlabError, RuntimeError):
-    """A kernel returned an error, crashed, hung, or did not get the memory that it needs.
+    """A kernel returned an error, crashed, hung, was too slow, or did not get what it needs to run.
 
     Attributes
     ----------

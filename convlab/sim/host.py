@@ -15,6 +15,10 @@ from pathlib import Path
 
 import child_process as child  # ../core/machine/child_process.py, which runs this file
 
+# The exit status of a run in parallel that depends on the order of blocks; see runtime/findings.h.
+_NEEDS_SERIAL = 79
+# The most bytes of tensors that are kept for a second run.
+_MOST_RESTORED = 64 << 20
 # A stream other than the default one.
 _STREAM = 1 << 40
 # Address and bytes of the workspace and the plan, by name. All calls of a request share them.
@@ -29,26 +33,108 @@ def serve(server) -> None:
     while True:
         request = json.loads(server.request())
         server.begun()
-        memory = os.memfd_create("report")
-        report = fcntl.fcntl(memory, fcntl.F_DUPFD_CLOEXEC, child.OUT_OF_REACH)
-        os.close(memory)
-        process = os.fork()
-        if process == 0:
-            os.close(server.line)
-            child.die_with_parent()
-            _run_and_exit(request, report)
-        status = os.waitpid(process, 0)[1]
-        child.end_children()
-        with open(report, errors="replace", newline="") as file:
-            file.seek(0)
-            text = file.read()
-        reply = {"status": os.waitstatus_to_exitcode(status), "report": text}
+        try:
+            status, text = _run_in_child(server, request)
+            if status == _NEEDS_SERIAL:
+                status, text = _run_in_child(server, request | {"serial": True})
+        except OSError as error:
+            # The kernel did not start, so this says nothing about it.
+            status, text = 1, _line("missing", f"a process did not start: {error}")
+        reply = {"status": status, "report": text}
         server.reply(json.dumps(reply).encode())
+
+
+def _run_in_child(server, request: dict) -> tuple[int, str]:
+    """Run a request in a forked process; return its exit status and its report.
+
+    Blocks run in parallel at first. If they turn out to depend on one another, or if there is
+    something to report, the process exits with `_NEEDS_SERIAL`, and its effects are undone.
+    """
+    written = _written_by(request)
+    if written is None:
+        request = request | {"serial": True}
+    is_tried = not request.get("serial")
+    report = _in_memory("report")
+    output = _in_memory("output") if is_tried else 1
+    try:
+        process = os.fork()
+    except OSError:
+        os.close(report)
+        if is_tried:
+            os.close(output)
+        raise
+    if process == 0:
+        os.close(server.line)
+        child.die_with_parent()
+        if is_tried:
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+        _run_and_exit(request, report)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    child.end_children()
+    if is_tried:
+        printed = _contents(output)
+        if status == _NEEDS_SERIAL:
+            _restore(request, written)
+        elif printed:
+            os.write(1, printed)
+    return status, _contents(report).decode(errors="replace")
+
+
+def _in_memory(name: str) -> int:
+    """Return a file in memory, with a descriptor that a kernel does not close by accident."""
+    memory = os.memfd_create(name)
+    descriptor = fcntl.fcntl(memory, fcntl.F_DUPFD_CLOEXEC, child.OUT_OF_REACH)
+    os.close(memory)
+    return descriptor
+
+
+def _contents(descriptor: int) -> bytes:
+    """Return the contents of a file in memory, and close it."""
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()
+
+
+def _written_by(request: dict) -> list[tuple[int, bytes]] | None:
+    """Return offset and contents of the tensors that a run may write; None if they are too large.
+
+    Calls for other problems also exchange inputs. Such a request is run once, with blocks in order.
+    """
+    if request.get("serial") or request.get("earlier"):
+        return None
+    tensors = [
+        where for name, where in request["buffers"].items() if "arguments" in request or name == "y"
+    ]
+    if sum(size for _, size in tensors) > _MOST_RESTORED:
+        return None
+    memory = os.open(request["memory"], os.O_RDONLY)
+    try:
+        return [(offset, os.pread(memory, size, offset)) for offset, size in tensors]
+    finally:
+        os.close(memory)
+
+
+def _restore(request: dict, written: list[tuple[int, bytes]]) -> None:
+    """Write back what `_written_by` returned."""
+    memory = os.open(request["memory"], os.O_WRONLY)
+    try:
+        for offset, contents in written:
+            os.pwrite(memory, contents, offset)
+    finally:
+        os.close(memory)
+
+
+def _line(key: str, value: object) -> str:
+    """Return one line of the report; a text is written as JSON, because it may have several lines."""
+    return f"{key}\t{json.dumps(value) if isinstance(value, str) else value}\n"
 
 
 def _write(report: int, key: str, value: object) -> None:
     """Write one line to the report."""
-    os.write(report, f"{key}\t{value}\n".encode())
+    rest = _line(key, value).encode()
+    while rest:
+        rest = rest[os.write(report, rest) :]
 
 
 def _run_and_exit(request: dict, report: int) -> None:
@@ -57,6 +143,10 @@ def _run_and_exit(request: dict, report: int) -> None:
     try:
         _run(request, report)
         ctypes.CDLL(None).fflush(None)
+    except (OSError, MemoryError) as error:
+        # A library or a buffer could not be mapped: the machine lacks something.
+        _write(report, "missing", f"{type(error).__name__}: {error}")
+        status = 1
     except BaseException as error:
         # Report any error to the caller.
         _write(report, "error", f"{type(error).__name__}: {error}")
@@ -105,6 +195,8 @@ def _start_runtime(request: dict, report: int) -> ctypes.CDLL:
     runtime.cudaGetErrorString.restype = ctypes.c_char_p
     runtime.sim_begin(request["threads"], int(request["trace"]), report)
     runtime.sim_schedule(request["schedule"])
+    if request.get("serial"):
+        runtime.sim_serial()
     runtime.sim_time_limit(c_double(request["time_limit"]), c_double(request["stall_limit"]))
     if request.get("sample"):
         runtime.sim_sample(*map(c_uint64, request["sample"]))
@@ -130,7 +222,10 @@ def _map_buffer(request: dict, runtime, name: str, access: int) -> int | None:
         return None
     memory = os.open(request["memory"], os.O_RDWR)
     try:
-        return runtime.sim_map(name.encode(), memory, *request["buffers"][name], access)
+        address = runtime.sim_map(name.encode(), memory, *request["buffers"][name], access)
+        if not address:
+            raise MemoryError(f"{name} could not be mapped")
+        return address
     finally:
         os.close(memory)
 
@@ -210,7 +305,8 @@ def _convolve(entry, workspace_bytes: int, runtime, shift: int, x, w, bias, y) -
         # The caller may free the filter before it calls conv2d with the plan.
         runtime.sim_hide(c_void_p(w), 1)
     runtime.sim_null(f"; {_null_arguments(bias, workspace_bytes)}".encode())
-    error = error or entry.conv2d(x, plan or w, bias, y, workspace, workspace_bytes, _STREAM)
+    if error is None:
+        error = entry.conv2d(x, plan or w, bias, y, workspace, workspace_bytes, _STREAM)
     if plan:
         runtime.sim_hide(c_void_p(w), 0)
     runtime.sim_host(None)

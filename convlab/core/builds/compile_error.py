@@ -1,8 +1,6 @@
 """Create the error for a source that did not compile: the first messages, with their lines."""
 
 import contextlib
-import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +8,7 @@ from pathlib import Path
 from ..arguments import hint
 from ..errors import BuildError
 from ..kernel.catalog import KERNEL_DIR
-from ..machine import toolchain
+from ..show.long_text import write_log
 from .compiler_messages import Message, messages, quoted
 from .plain_paths import real
 from .source import INCLUDE, Source
@@ -28,6 +26,12 @@ _DECLARED_IN = {
     r"cublas\w+": "<cublas_v2.h>",
     r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
 }
+# What compilers, the linker and ninja print if this machine lacks memory, processes or files.
+_MACHINE = re.compile(
+    r"Killed signal terminated program|out of memory allocating|virtual memory exhausted"
+    r"|(?:error|fatal|fork|vfork|posix_spawn|cannot execute)\b.*(?:No space left on device"
+    r"|Too many open files|Cannot allocate memory|Resource temporarily unavailable)"
+)
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
 
@@ -60,22 +64,27 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         lines += [line for line in log.splitlines() if line.strip()][-_SHOWN_LOG_LINES:]
     lines += _advice(source, errors)
     places = [(error.file, error.line, error.text) for error in errors]
-    return BuildError("\n".join([*lines, f"full log: {path}"]), places)
+    if path is not None:
+        lines.append(f"full log: {path}")
+    text = "\n".join(lines)
+    if not errors and (lack := _MACHINE.search(log)):
+        # The compiler did not judge the source.
+        return BuildError(
+            f"the compiler could not run on this machine: {lack[0]}\n{text}", kind="not run"
+        )
+    return BuildError(text, places)
 
 
-def _write_log(source: Source, log: str) -> Path:
-    """Write the whole output of a compiler to the cache, and return the file.
+def _write_log(source: Source, log: str) -> Path | None:
+    """Write the whole output of a compiler to the cache; return the file, or None on a full disk.
 
     Each source has a file of its own: processes that build different kernels of one name
     at a time do not write over each other's log. The file appears whole.
     """
-    digest = hashlib.sha256(f"{source.label}\n{source.text}".encode("utf-8", "replace"))
-    path = toolchain.cache_dir() / "logs" / f"{source.name[:50]}-{digest.hexdigest()[:8]}.log"
-    path.parent.mkdir(exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(log, errors="replace")
-    unfinished.replace(path)
-    return path
+    try:
+        return write_log(source.name, log, key=f"{source.label}\n{source.text}")
+    except OSError:
+        return None
 
 
 def _heading(label: str, errors: Sequence[Message], log: str) -> str:

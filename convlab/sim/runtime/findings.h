@@ -2,6 +2,8 @@
 #pragma once
 #include "worker.h"
 
+#include <algorithm>
+
 namespace {
 void write_report(const std::string& line) {
     for (size_t done = 0; done < line.size();) {
@@ -22,6 +24,12 @@ std::string text(const char* format, const A&... arguments) {
 }
 std::string text(uint3 v) { return text("%u,%u,%u", v.x, v.y, v.z); }
 
+// Ends the process. The host process then runs the request again, with blocks one after another:
+// blocks that run in parallel touch the same word, or there is something to report, so the order of
+// the blocks could change the report.
+constexpr int kNeedsSerial = 79;
+[[noreturn]] void needs_serial() { _exit(kNeedsSerial); }
+
 struct Finding {
     std::string kind;
     uintptr_t pc;
@@ -37,6 +45,7 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
             const A&... arguments) {
     Worker* w = t_worker;
     bool in_kernel = w && w->current >= 0;
+    if (in_kernel && !w->launch->serial && strcmp(kind, "endless loop")) needs_serial();
     std::lock_guard<std::mutex> hold(g_lock);
     g_faulted |= error && strcmp(kind, "race");
     std::pair<uint64_t, int> who(in_kernel ? w->block : 0, in_kernel ? w->current : 0);
@@ -48,9 +57,11 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
     if (g_findings.size() == kFindings) return;
     g_findings.push_back({kind, pc, {who}});
     uint3 thread = in_kernel ? w->fibers[w->current].index : uint3{};
+    std::string what = text(format, arguments...);
+    std::replace(what.begin(), what.end(), '\n', ' ');  // a finding is one line of the report
     write_report(text("%s\t%s\t%lx\t%d\t%s\t%s\t%lx\t%s\t%s\t", error ? "fault" : "warning", kind,
                       pc, in_kernel, text(blockIdx), text(thread), other.pc, text(other.block),
-                      text(other.thread)) + text(format, arguments...) + "\n");
+                      text(other.thread)) + what + "\n");
 }
 
 [[noreturn]] void end(int status) {
