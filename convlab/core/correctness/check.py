@@ -511,7 +511,6 @@ def _check_set(
                 tries = f"{len(tried)} {'try' if len(tried) == 1 else 'tries'}"
                 notes += (f"smallest problem found in {tries}, from {least.problem.label}",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
-<<<<<<< HEAD
     header = getattr(checker.kernel, "header", None)
     return Reports(
         name,
@@ -520,16 +519,14 @@ def _check_set(
         smallest,
         notes,
         also,
+        left_out=left_out,
         supports=() if header is None else header.supports,
     )
-=======
-    return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also, left_out=left_out)
 
 
 def _lost(checker: Checker) -> str:
     """Return why the rest of a set is left out."""
     return f"crashes, hangs and runs out of time took {checker.seconds_lost:.0f} s"
->>>>>>> main
 
 
 def _shrunk(

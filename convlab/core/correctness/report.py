@@ -362,11 +362,8 @@ class Reports(Result):
     notes : lines of text: what was checked, and what was left out and why.
     tried : the problems of the search for the smallest, each with whether the kernel is correct.
     findings : errors and warnings that do not depend on the problem: nvcc's.
-<<<<<<< HEAD
     supports : the conditions of the kernel's header that a problem must meet.
-=======
     left_out : how many problems and runs were left out, because faults took too long.
->>>>>>> main
 
     Examples
     --------
@@ -382,11 +379,8 @@ class Reports(Result):
     notes: tuple[str, ...] = ()
     tried: tuple[tuple[Problem, bool], ...] = ()
     findings: tuple[Finding, ...] = ()
-<<<<<<< HEAD
     supports: tuple[str, ...] = ()
-=======
     left_out: int = 0
->>>>>>> main
 
     @property
     def ok(self) -> bool:
@@ -431,28 +425,29 @@ class Reports(Result):
     def patterns(self) -> list[str]:
         """What the failing problems have in common, and patterns that several of them share."""
         failing = self.wrong
-<<<<<<< HEAD
-        counts = Counter(line.split(": ")[0] for report in failing for line in report.patterns)
+        counts = self._shared_patterns
         # Patterns that all failing problems share say more than others.
         most = max(counts.values(), default=0)
         least = len(failing) if most == len(failing) else len(failing) / 3
         shared = [
             f"on {count} of {len(failing)} failing problems: {pattern}"
             for pattern, count in counts.most_common(3)
-            if count >= least and len(failing) > 1
-=======
-        shared = [
-            f"on {count} of {len(failing)} failing problems: {pattern}"
-            for pattern, count in self._shared_patterns.most_common(3)
-            if 3 * count >= len(failing)
->>>>>>> main
+            if count >= least
         ]
         describe = rooms.provided("patterns", "of_problems")
         if describe is None:
             return shared
-<<<<<<< HEAD
-        problems = [(report.problem, report.ok) for report in self.ordinary]
-        return describe(problems, self.tried) + shared + self._suggestions()
+        return describe(self._decided, self.tried) + shared + self._suggestions()
+
+    @property
+    def _decided(self) -> list[tuple[Problem, bool]]:
+        """The problems of ordinary runs, each with whether the kernel is correct."""
+        return [
+            (report.problem, report.ok)
+            for report in self.ordinary
+            # A run that was not watched, or was too slow, does not show that the kernel is correct.
+            if report.outcome == INCORRECT or (report.ok and not report.unwatched)
+        ]
 
     def _suggestions(self) -> list[str]:
         """Return a suggested `supports:` line if the kernel is correct on one kind of problem only.
@@ -463,17 +458,7 @@ class Reports(Result):
         kinds = {finding.kind for report in self.wrong for finding in report.findings}
         if suggest is None or kinds & _NOT_REPEATABLE:
             return []
-        ordinary = [(report.problem, report.ok) for report in self.ordinary]
-        return suggest([*ordinary, *self.tried], self.supports)
-=======
-        problems = [
-            (report.problem, report.ok)
-            for report in self.ordinary
-            # A run that was not watched, or was too slow, does not show that the kernel is correct.
-            if report.outcome == INCORRECT or (report.ok and not report.unwatched)
-        ]
-        return describe(problems, self.tried) + shared
->>>>>>> main
+        return suggest([*self._decided, *self.tried], self.supports)
 
     @property
     def _shared_patterns(self) -> Counter[str]:
