@@ -319,6 +319,8 @@ class Checker:
         Raises UnsupportedError or LaunchError.
         """
         kernel = kernel or self.kernel
+        if setting.least_workspaces:
+            return self._run_with_least_workspace(problem, setting, kernel, notes)
         if setting.workspace:
             kernel = kernel.limited(setting.workspace)
         given = (kernel, problem, self.seed, notes, setting)
@@ -334,6 +336,23 @@ class Checker:
         except ConvlabError as error:
             error.problem = problem
             raise
+
+    def _run_with_least_workspace(
+        self, problem: Problem, setting: Setting, kernel: Runnable, notes: tuple[str, ...]
+    ) -> Report:
+        """Check one problem with a multiple of the least workspace with which the kernel works.
+
+        A kernel that needs more than the limit is not launched, and the error has its least. If it
+        works without workspace, the first run counts.
+        """
+        plain = replace(setting, least_workspaces=0)
+        try:
+            return self.run(problem, plain, kernel.limited(0), notes)
+        except LaunchError as error:
+            if error.kind != "too little workspace":
+                raise
+            least = error.needed
+        return self.run(problem, plain, kernel.limited(setting.least_workspaces * least), notes)
 
     def _with_array_bounds(self, report: Report, kernel: Runnable) -> Report:
         """Check the indices of local arrays: only the simulator's untraced build does.
@@ -368,7 +387,7 @@ class Checker:
             return str(error)
         except LaunchError as error:
             # The entry point may return an error for an alignment that it does not support.
-            is_unsupported = not error.kind and (setting.offset or setting.fits_any)
+            is_unsupported = not error.kind and (setting.moves_inputs or setting.fits_any)
             if is_unsupported or error.kind == "too little workspace":
                 return error.args[0].split(": load(")[0]
             self.seconds_lost += time.perf_counter() - started
@@ -493,7 +512,17 @@ def _check_set(
                 tries = f"{len(tried)} {'try' if len(tried) == 1 else 'tries'}"
                 notes += (f"smallest problem found in {tries}, from {least.problem.label}",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
-    return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also, left_out=left_out)
+    header = getattr(checker.kernel, "header", None)
+    return Reports(
+        name,
+        tuple(reports),
+        tuple(skipped),
+        smallest,
+        notes,
+        also,
+        left_out=left_out,
+        supports=() if header is None else header.supports,
+    )
 
 
 @contextmanager
