@@ -101,7 +101,11 @@ def build(find_key: Callable[[], Key], make: Callable[[Path], BuildOutput]) -> B
 
 
 def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
-    """Return the times and sizes of files and folders, which change with an edit."""
+    """Return the times and sizes of files and folders, which change with an edit.
+
+    The time of the last change of the entry itself (ctime) counts too: a tool that restores the time
+    of an edit cannot restore it.
+    """
     stamps: list[object] = []
     for path in paths:
         try:
@@ -109,7 +113,7 @@ def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
         except OSError:
             stamps.append(None)
         else:
-            stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+            stamps.append((status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino))
     return tuple(stamps)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .. import arguments as valid
 from ..builds.cache import Build, stamp
+from ..builds.key import environment
 from ..builds.source import Source
 from ..defaults import ENGINES
 from ..errors import CatalogError, ProblemError
@@ -185,12 +186,13 @@ class Kernel(CallableRunnable):
         files = () if self._text is not None else (self.path,)
         if self._built is not None:
             seen, built = self._built
-            if seen == stamp((*files, *built.watched)):
+            if seen == (environment(), *stamp((*files, *built.watched))):
                 return built
         # Take the stamp before the text is read, so that the next call notices an edit in between.
+        before = environment()
         seen = stamp(files)
         built = self._compiled(self.file)
-        self._built = (*seen, *stamp(built.watched)), built
+        self._built = (before, *seen, *stamp(built.watched)), built
         return built
 
     def _compiled(self, source: Source) -> Build:
