@@ -25,7 +25,7 @@ from convlab.core.correctness import check as checking
 from convlab.core.errors import ProblemError
 from convlab.core.kernel.catalog import KERNEL_DIR, catalog
 from convlab.core.kernel.kernel import tunables
-from convlab.core.machine.device import GPUS
+from convlab.core.machine.gpus import GPUS
 from convlab.core.problem.named import PROBLEM_SETS
 from convlab.core.problem.named import problem as named_problem
 from convlab.core.timing.selection import first_kernels

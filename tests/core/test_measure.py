@@ -23,8 +23,9 @@ from convlab.core.correctness.check import check
 from convlab.core.correctness.report import traffic_bytes
 from convlab.core.errors import BuildError, ConvlabError, LaunchError
 from convlab.core.kernel.data import inputs
-from convlab.core.machine import device
-from convlab.core.machine.device import Ceilings, Datasheet, floor_seconds
+from convlab.core.machine import device, gpus
+from convlab.core.machine.device import Ceilings, floor_seconds
+from convlab.core.machine.gpus import Datasheet
 from convlab.core.problem.format import parse_format
 from convlab.core.problem.problem import Problem
 from convlab.core.show import charts
@@ -89,15 +90,17 @@ def test_floor_of_square_on_an_h200():
         ("NVIDIA A100 80GB PCIe", 1935),
         ("NVIDIA L4", 300),
         ("NVIDIA GeForce RTX 4090", 1008),
+        ("NVIDIA GeForce RTX 5090", 1792),
         ("NVIDIA H100 80GB HBM3", 3350),
         ("NVIDIA H200", 4800),
         ("NVIDIA L40S", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 5090 D", None),
         ("NVIDIA T400", None),
     ],
 )
 def test_datasheet_by_name(name, gb_per_s):
-    sheet = device.datasheet(name)
+    sheet = gpus.datasheet(name)
     assert sheet is None if gb_per_s is None else sheet.memory_gb_per_s == gb_per_s
     assert sheet is None or isinstance(sheet, Datasheet)
 

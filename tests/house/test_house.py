@@ -160,7 +160,7 @@ ONE = {
     ),
     "table of GPUs": (
         r"^(?!\s*(\"\"\"|>>>))(?!.*(#|help=)).*(H200|A100|RTX 4090)",
-        {"core.machine.device"},
+        {"core.machine.gpus"},
     ),
 }
 

@@ -20,7 +20,7 @@ from convlab.core.errors import CatalogError, LaunchError, ProblemError
 from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.kernel.libraries import baseline
 from convlab.core.machine import toolchain
-from convlab.core.machine.device import LIMITS
+from convlab.core.machine.gpus import LIMITS
 from convlab.core.problem.named import PROBLEM_SETS, problem, problems
 from convlab.core.problem.problem import Problem
 from convlab.core.timing.comparison import Comparison

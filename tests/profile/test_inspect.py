@@ -24,7 +24,8 @@ from convlab.__main__ import main
 from convlab.core.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from convlab.core.kernel import data, kernel
 from convlab.core.machine import toolchain
-from convlab.core.machine.device import GPUS, Gpu, find_gpu
+from convlab.core.machine.device import find_gpu
+from convlab.core.machine.gpus import GPUS, Gpu
 from convlab.core.problem.format import FLOAT32
 from convlab.core.show.plot import Chart
 from convlab.profile import (

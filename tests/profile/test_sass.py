@@ -10,7 +10,7 @@ from convlab.core.errors import BuildError
 from convlab.core.kernel import catalog
 from convlab.core.kernel.data import inputs
 from convlab.core.machine import toolchain
-from convlab.core.machine.device import GPUS
+from convlab.core.machine.gpus import GPUS
 from convlab.profile import disassembly, sass, warp_stalls, warp_work
 from convlab.profile.instruction_counts import instruction_counts
 from convlab.profile.launched_functions import find_function

@@ -1,4 +1,4 @@
-"""Describe the GPU: its properties, its datasheet, and its measured peak performance.
+"""Describe the GPU of this machine: its properties and its measured peak performance.
 
 The import of this module uses no GPU. Without a GPU, `describe` returns None, and functions that
 need one raise `LaunchError`. `available_bytes` also works for the CPU.
@@ -18,144 +18,25 @@ from ..arguments import choice
 from ..errors import LaunchError
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
-
-
-@dataclass(frozen=True)
-class Datasheet:
-    """The vendor's figures for a GPU at boost clock: TFLOP/s (without sparsity) and GB/s."""
-
-    fp32_tflops: float
-    # None for a GPU without TF32 tensor cores.
-    tf32_tflops: float | None
-    memory_gb_per_s: float
-
-
-# The first pattern that matches the name counts, so a GPU's variants come before it. The sources
-# are NVIDIA's datasheets (T4 2019, A100 2021, L4 and H100 SXM5 2023, H200 2024) and the "Ada GPU
-# architecture whitepaper" (2022). A rate that they give with sparsity is halved here.
-_DATASHEETS: tuple[tuple[str, Datasheet], ...] = (
-    (r"\bT4\b", Datasheet(8.1, None, 320)),
-    (r"A100-PCIE-40GB", Datasheet(19.5, 156, 1555)),
-    (r"A100 80GB PCIe", Datasheet(19.5, 156, 1935)),
-    (r"A100.*80GB", Datasheet(19.5, 156, 2039)),
-    (r"\bA100\b", Datasheet(19.5, 156, 1555)),
-    (r"\bL4\b", Datasheet(30.3, 60, 300)),
-    (r"RTX 4090(?! (D|Laptop))", Datasheet(82.6, 82.6, 1008)),
-    (r"H100 80GB HBM3", Datasheet(67, 494.5, 3350)),
-    (r"\bH200(?! NVL)\b", Datasheet(67, 494.5, 4800)),
-)
+from .gpus import DEFAULT_GPU, GPUS, Gpu, datasheet
 
 # The fraction of the datasheet's rate that a loop of matrix instructions on tiles in shared memory
 # reaches on an H200. cuBLAS reaches about 0.8. See tests/instruments/ceilings.md.
 _PRODUCTS_SHARE = 0.96
+# A smaller copy would not measure the memory.
+_LEAST_COPY = 32 << 20
+# The assumed boost clock of a GPU that is in neither table, in GHz.
+_UNKNOWN_GHZ = 1.7
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The resources of one SM of a compute capability, and their allocation units.
-
-    The source is the CUDA C++ Programming Guide, "Compute Capabilities", table "Technical
-    Specifications per Compute Capability".
-    """
-
-    # The most resident threads and blocks of an SM.
-    threads: int
-    blocks: int
-    # The shared memory of an SM.
-    shared_bytes: int
-    # The most shared memory that a block can request.
-    shared_optin_bytes: int
-    # The fp32 multiply-adds of an SM in one cycle.
-    fp32_lanes: int
-    # The shared memory that the system uses in each block.
-    reserved_bytes: int = 1024
-    # The unit in which shared memory is allocated, in bytes.
-    shared_unit: int = 128
-    registers: int = 65536
-    # The unit in which a warp's registers are allocated.
-    register_unit: int = 256
-    registers_per_thread: int = 255
-    threads_per_block: int = 1024
-
-    @property
-    def warps(self) -> int:
-        """The most resident warps of an SM."""
-        return self.threads // 32
-
-
-_KIB = 1024
-# By compute capability: 90 is 9.0.
-LIMITS: dict[int, Limits] = {
-    75: Limits(1024, 16, 64 * _KIB, 64 * _KIB, 64, reserved_bytes=0, shared_unit=256),
-    80: Limits(2048, 32, 164 * _KIB, 163 * _KIB, 64),
-    86: Limits(1536, 16, 100 * _KIB, 99 * _KIB, 128),
-    87: Limits(1536, 16, 164 * _KIB, 163 * _KIB, 128),
-    89: Limits(1536, 24, 100 * _KIB, 99 * _KIB, 128),
-    90: Limits(2048, 32, 228 * _KIB, 227 * _KIB, 128),
-    100: Limits(2048, 32, 228 * _KIB, 227 * _KIB, 128),
-    120: Limits(1536, 24, 100 * _KIB, 99 * _KIB, 128),
-}
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU that runs kernels, or for which they are modelled; `str` adds software versions."""
-
-    name: str
-    # The driver's name for it, which `datasheet` looks up.
-    driver_name: str
-    # The compute capability: 90 is 9.0.
-    sm: int
-    # The number of SMs.
-    sms: int
-    l2_bytes: int
-    # The boost clock.
-    ghz: float
-    # 0 for a GPU that is not in this machine.
-    memory_bytes: int = 0
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of its SMs; for an unknown compute capability, those of the next lower one."""
-        not_above = [known for known in LIMITS if known <= self.sm]
-        return LIMITS[max(not_above, default=min(LIMITS))]
-
-    @property
-    def arch(self) -> str:
-        """The architecture for nvcc, without the prefix "sm_": "90a"."""
-        return f"{self.sm}a" if self.sm >= 90 else str(self.sm)
-
-    @property
-    def datasheet(self) -> Datasheet | None:
-        """The vendor's datasheet, or None if unknown."""
-        return datasheet(self.driver_name)
+class InstalledGpu(Gpu):
+    """A GPU of this machine; `str` adds its memory and the versions of the software."""
 
     def __str__(self) -> str:
         return (
-            f"{self.driver_name}, {self.sms} SMs, sm_{self.sm}, {self.memory_bytes / 2**30:.0f} "
-            f"GiB, torch {torch.__version__}, CUDA {torch.version.cuda}, "
-            f"driver {driver_version() or 'unknown'}"
+            f"{super().__str__()}, {self.memory_bytes / 2**30:.0f} GiB, torch {torch.__version__}, "
+            f"CUDA {torch.version.cuda}, driver {driver_version() or 'unknown'}"
         )
-
-
-_MIB = 1 << 20
-# A smaller copy would not measure the memory.
-_LEAST_COPY = 32 * _MIB
-# The assumed boost clock of a GPU that is in neither table, in GHz.
-_UNKNOWN_GHZ = 1.7
-# The source of SMs, L2 and boost clocks is NVIDIA's architecture white papers (Turing, A100, Ada,
-# H100). The clock satisfies: fp32 rate of the datasheet = 2 * lanes * SMs * clock.
-GPUS: dict[str, Gpu] = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu("T4", "Tesla T4", 75, 40, 4 * _MIB, 1.59),
-        Gpu("A100", "NVIDIA A100-SXM4-80GB", 80, 108, 40 * _MIB, 1.41),
-        Gpu("L4", "NVIDIA L4", 89, 58, 48 * _MIB, 2.04),
-        Gpu("RTX 4090", "NVIDIA GeForce RTX 4090", 89, 128, 72 * _MIB, 2.52),
-        Gpu("H100", "NVIDIA H100 80GB HBM3", 90, 132, 50 * _MIB, 1.98),
-        Gpu("H200", "NVIDIA H200", 90, 132, 60 * _MIB, 1.98),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -182,18 +63,13 @@ class Ceilings:
         return peaks[choice(precision, "precision class", peaks)]
 
 
-def datasheet(name: str) -> Datasheet | None:
-    """Return the datasheet for a GPU's driver name, or None if unknown."""
-    return next((sheet for pattern, sheet in _DATASHEETS if re.search(pattern, name)), None)
-
-
 def describe(device: torch.device | str | int | None = None) -> Gpu | None:
     """Return a GPU's description, by default the current GPU's; None if there is no such GPU."""
     index = _cuda_index(device)
     if index is None:
         return None
     properties = torch.cuda.get_device_properties(index)
-    gpu = Gpu(
+    gpu = InstalledGpu(
         name=properties.name.removeprefix("NVIDIA "),
         driver_name=properties.name,
         sm=10 * properties.major + properties.minor,
@@ -212,11 +88,11 @@ def describe(device: torch.device | str | int | None = None) -> Gpu | None:
 
 
 def find_gpu(gpu: str | Gpu | None = None) -> Gpu:
-    """Return a GPU by name; without a name, the current GPU, or else an H200."""
+    """Return a GPU by name; without a name, the current GPU, or else `DEFAULT_GPU`."""
     if isinstance(gpu, Gpu):
         return gpu
     if gpu is None:
-        return describe() or GPUS["H200"]
+        return describe() or DEFAULT_GPU
     return GPUS[choice(gpu, "GPU", GPUS)]
 
 
