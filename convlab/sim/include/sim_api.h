@@ -37,16 +37,26 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute, int value);
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access);
 cudaError_t cudaFree(void* pointer);
 cudaError_t sim_fill(void* to, size_t pitch, int value, size_t width, size_t rows, cudaStream_t);
+// `waits`: the host waits until a copy from or to host memory is complete.
 cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                     size_t rows, cudaStream_t);
+                     size_t rows, cudaStream_t, int waits = 0);
+cudaStream_t sim_stream(unsigned flags);
+unsigned sim_event_record(cudaStream_t);
+void sim_stream_wait(cudaStream_t, unsigned event);
+void sim_event_synchronize(unsigned event);
+void sim_stream_synchronize(cudaStream_t);
+void sim_device_synchronize();
 }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaRuntimeGetVersion(int* is) { return *is = CUDART_VERSION, cudaSuccess; }
 inline cudaError_t cudaDriverGetVersion(int* is) { return *is = CUDART_VERSION, cudaSuccess; }
 
-// ---- streams and events: calls are synchronous; times are those of this machine -----------
-typedef struct CUevent_st { double milliseconds; }* cudaEvent_t;
+// ---- streams and events: the runtime performs each operation at its call, and checks the order
+// that events, streams and the host give it (../runtime/streams.h). Times are those of this machine.
+typedef struct CUevent_st { double milliseconds; unsigned number; }* cudaEvent_t;
+#define cudaStreamLegacy ((cudaStream_t)0x1)
+#define cudaStreamPerThread ((cudaStream_t)0x2)
 enum { cudaComputeModeDefault, cudaComputeModeProhibited = 2, cudaComputeModeExclusiveProcess };
 enum { cudaHostAllocDefault, cudaHostAllocPortable, cudaHostAllocMapped,
        cudaHostAllocWriteCombined = 4 };
@@ -62,25 +72,31 @@ enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFun
 SIM_NOTHING_TO_DO(cudaSetDevice, int) SIM_NOTHING_TO_DO(cudaDeviceReset)
 SIM_NOTHING_TO_DO(cudaSetDeviceFlags, unsigned) SIM_NOTHING_TO_DO(cudaProfilerStart)
 SIM_NOTHING_TO_DO(cudaProfilerStop) SIM_NOTHING_TO_DO(cudaDeviceSetLimit, cudaLimit, size_t)
-SIM_NOTHING_TO_DO(cudaDeviceSynchronize) SIM_NOTHING_TO_DO(cudaDeviceSetCacheConfig, cudaFuncCache)
-SIM_NOTHING_TO_DO(cudaStreamSynchronize, cudaStream_t)
-SIM_NOTHING_TO_DO(cudaStreamQuery, cudaStream_t) SIM_NOTHING_TO_DO(cudaStreamDestroy, cudaStream_t)
-SIM_NOTHING_TO_DO(cudaStreamWaitEvent, cudaStream_t, cudaEvent_t, unsigned = 0)
-SIM_NOTHING_TO_DO(cudaEventSynchronize, cudaEvent_t) SIM_NOTHING_TO_DO(cudaEventQuery, cudaEvent_t)
+SIM_NOTHING_TO_DO(cudaDeviceSetCacheConfig, cudaFuncCache) SIM_NOTHING_TO_DO(cudaStreamDestroy, cudaStream_t)
 template <typename F>
 SIM_NOTHING_TO_DO(cudaFuncSetCacheConfig, F*, cudaFuncCache)
 template <typename... A>
 SIM_NOTHING_TO_DO(cudaMemPrefetchAsync, const A&...)
 template <typename... A>
 SIM_NOTHING_TO_DO(cudaStreamAttachMemAsync, const A&...)
-inline cudaError_t cudaStreamCreate(cudaStream_t* s) {  // any stream but the default one
-    return *s = reinterpret_cast<cudaStream_t>(intptr_t(1) << 41), cudaSuccess;
+inline cudaError_t cudaDeviceSynchronize() { return sim_device_synchronize(), cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    return sim_stream_synchronize(s), cudaSuccess;
 }
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
-    return cudaStreamCreate(s);
+inline cudaError_t cudaStreamQuery(cudaStream_t s) { return cudaStreamSynchronize(s); }
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned = 0) {
+    return sim_stream_wait(s, e->number), cudaSuccess;
 }
-inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int) {
-    return cudaStreamCreate(s);
+inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    return sim_event_synchronize(e->number), cudaSuccess;
+}
+inline cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
+    return *s = sim_stream(flags), cudaSuccess;
+}
+inline cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
+inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(s, flags);
 }
 inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return *least = *greatest = 0, cudaSuccess;
@@ -96,8 +112,9 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*call)(void*), void* w
 inline cudaError_t cudaEventCreate(cudaEvent_t* e) { return *e = new CUevent_st{}, cudaSuccess; }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
 inline cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t = nullptr) {
+inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = nullptr) {
     timespec now;
+    e->number = sim_event_record(stream);
     clock_gettime(CLOCK_MONOTONIC, &now);
     return e->milliseconds = now.tv_sec * 1e3 + now.tv_nsec * 1e-6, cudaSuccess;
 }
@@ -225,12 +242,12 @@ SIM_COPY cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKin
                          cudaStream_t stream = nullptr) {
     return sim_copy(to, 0, from, 0, bytes, 1, stream);
 }
-SIM_COPY cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-    return cudaMemcpyAsync(to, from, bytes, kind);
+SIM_COPY cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    return sim_copy(to, 0, from, 0, bytes, 1, nullptr, 1);
 }
 SIM_COPY cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                       size_t height, cudaMemcpyKind) {
-    return sim_copy(to, to_pitch, from, from_pitch, width, height, nullptr);
+    return sim_copy(to, to_pitch, from, from_pitch, width, height, nullptr, 1);
 }
 template <typename T>
 SIM_COPY cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
@@ -241,7 +258,8 @@ SIM_COPY cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size
 }
 template <typename T, typename... A>
 SIM_COPY cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, const A&... more) {
-    return cudaMemcpyToSymbolAsync(symbol, from, bytes, more...);
+    cudaError_t error = cudaMemcpyToSymbolAsync(symbol, from, bytes, more...);
+    return sim_stream_synchronize(nullptr), error;
 }
 template <typename T>
 SIM_COPY cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,

@@ -40,7 +40,6 @@ extern "C" {
 void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
     auto [grid, block, shared_bytes, stream, name] = config;
-    static struct { uint16_t number; dim3 grid, block; } previous{};
     bool dependent = std::exchange(g_dependent, false);
     if (t_worker)
         fault("launch in a kernel", pc, "a thread of a kernel launches %s; convlab supports "
@@ -67,16 +66,14 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
         g_error = cudaErrorInvalidValue;
         return;
     }
-    on_stream(stream, pc);
     if (!g_code) find_code(uintptr_t(body));
     Opened memory;
-    if (!++g_launch) ++g_launch;
+    Issued issued = issue(stream, pc, "launch", true, grid, block);
     Launch launch;
-    launch.name = name, launch.number = g_launch;
+    launch.name = name, launch.number = issued.number;
     launch.grid = grid, launch.block = block;
-    launch.previous_grid = previous.grid, launch.previous_block = previous.block;
-    if (dependent) launch.previous = previous.number;
-    previous = {g_launch, grid, block};
+    launch.before = issued.before, launch.after_all = issued.after_all;
+    if (dependent) launch.previous = issued.previous;
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
@@ -155,21 +152,26 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, i
 }
 cudaError_t sim_fill(void* to, size_t pitch, int value, size_t width, size_t rows,
                      cudaStream_t stream) {
-    if (in_buffers(uintptr_t(to))) on_stream(stream, CALLER);
     Opened memory(PROT_WRITE);
+    Issued issued = issue(stream, CALLER, "fill", in_buffers(uintptr_t(to)));
     for (auto* row = static_cast<char*>(to); rows-- > 0; row += pitch) {
         inside(row, width, true, CALLER);
+        enter_range(issued, row, width, Kind::store, CALLER);
         std::memset(row, value, width);
     }
     return cudaSuccess;
 }
 cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                     size_t rows, cudaStream_t stream) {
-    if (in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from))) on_stream(stream, CALLER);
+                     size_t rows, cudaStream_t stream, int waits) {
+    bool on_device = in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from));
     Opened memory(PROT_WRITE);
+    Issued issued = issue(stream, CALLER, "copy", on_device);
+    if (waits && !on_device) host_waits_for(stream_of(stream));
     auto* row = static_cast<const char*>(from);
     for (auto* put = static_cast<char*>(to); rows-- > 0; put += to_pitch, row += from_pitch) {
         inside(put, width, true, CALLER), inside(row, width, false, CALLER);
+        enter_range(issued, row, width, Kind::load, CALLER);
+        enter_range(issued, put, width, Kind::store, CALLER);
         std::memcpy(put, row, width);
     }
     return cudaSuccess;
@@ -194,6 +196,7 @@ void* sim_variable(const char* name, const void* image, size_t bytes, const unsi
 }
 cudaError_t cudaFree(void* pointer) {
     if (!pointer) return cudaSuccess;
+    sim_device_synchronize();
     for (Buffer& b : g_buffers) {
         if (b.base != uintptr_t(pointer) || b.name != "cudaMalloc") continue;
         mmap(pointer, b.bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0);

@@ -1,6 +1,7 @@
 // The functions that the host process calls (../host.py): start, settings, buffers, end.
 #pragma once
 #include "signals.h"
+#include "streams.h"
 
 #include <sys/time.h>
 
@@ -25,7 +26,11 @@ void sim_begin(int threads, int trace, int report) {
 }
 
 void sim_null(const char* note) { g_null = note; }
-void sim_host(cudaStream_t stream) { host_runs(g_stream = stream); }
+void sim_host(cudaStream_t stream) {
+    if (stream) begin_call(stream);
+    else end_call(g_stream);
+    host_runs(g_stream = stream);
+}
 void sim_schedule(unsigned number) { g_schedule = number; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
 void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
@@ -34,10 +39,10 @@ void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
 
 // Ends the process after `seconds`, or after `stall` seconds without a finished block.
 void sim_time_limit(double seconds, double stall) {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    g_deadline.until = double(now.tv_sec) + double(now.tv_nsec) / 1e9 + seconds;
+    g_deadline.until = clock_seconds(CLOCK_MONOTONIC) + seconds;
+    g_deadline.used = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
     double tick = std::min(seconds, stall / kTicks) + 1e-3;
+    g_deadline.tick = tick, g_deadline.stall = stall;
     itimerval timer{};
     timer.it_value.tv_sec = time_t(tick);
     timer.it_value.tv_usec = suseconds_t((tick - double(time_t(tick))) * 1e6);

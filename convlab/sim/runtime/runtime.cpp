@@ -31,6 +31,7 @@
 #include "worker.h"
 #include "findings.h"
 #include "memory.h"
+#include "streams.h"
 #include "fibers.h"
 #include "barriers.h"
 #include "access.h"

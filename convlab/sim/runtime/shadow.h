@@ -1,6 +1,7 @@
 // The shadow: is an access ordered after all conflicting ones, and was the word ever written?
 #pragma once
 #include "access.h"
+#include "streams.h"
 
 namespace {
 inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
@@ -15,7 +16,9 @@ inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
 // earlier launches, and of earlier blocks in shared memory, are.
 inline bool Worker::is_ordered_before(const Mark& m, bool global) const {
     if (m.launch != launch->number)
-        return !global || m.launch != launch->previous || async.previous_ended;
+        return !global ||
+               ((launch->after_all || is_before(g_operations[m.launch], launch->before)) &&
+                (m.launch != launch->previous || async.previous_ended));
     const Fiber& f = fibers[current];
     if (m.block != uint32_t(block)) {
         if (!global) return true;
@@ -118,14 +121,14 @@ void Worker::report_race(const Mark& m, const CheckedAccess& checked, uintptr_t 
     const Site& mine = sites[checked.site];
     bool known = m.site < sites.size() && sites[m.site].pc;  // else only another worker ran it
     if (m.atomic && (!known || sites[m.site].kind == Kind::atomic)) theirs = Kind::atomic;
-    bool previous = m.launch != launch->number;
-    Other other{
-        g_pcs[m.site],
-        Launch::index(m.block, previous ? launch->previous_grid : launch->grid),
-        Launch::index(m.thread, previous ? launch->previous_block : launch->block)};
+    const Operation& theirs_is_in = g_operations[m.launch];
+    Other other{g_pcs[m.site], Launch::index(m.block, theirs_is_in.grid),
+                Launch::index(m.thread, theirs_is_in.block)};
     const char* what = theirs == Kind::atomic ? "an atomic"
                        : theirs == Kind::load ? "a load" : "a store";
-    if (previous) {
+    if (m.launch != launch->number && m.launch != launch->previous)
+        return report_unordered(mine.pc, access_to(checked.kind), place(address), m, what);
+    if (m.launch != launch->number) {
         report(true, "race", mine.pc, other, "%s %s and %s by the previous grid, which may still "
                "run (programmatic dependent launch): the block has not called griddepcontrol_wait",
                access_to(checked.kind), place(address), what);

@@ -36,7 +36,7 @@ constexpr unsigned kRelief = 1 << 11;        // polls of one address before anot
 constexpr int kMostUntilSwitch = 64;         // most accesses between two switches (schedule > 0)
 constexpr size_t kShadow = size_t(2) << 30;  // most bytes of cells for all buffers together
 constexpr size_t kFindings = 200;            // most findings that are reported
-constexpr int kTicks = 4;                    // clock ticks without a finished block: a stall
+constexpr int kTicks = 4;                    // clock ticks in the time of a stall
 
 // The limits of the simulated GPU, an H200.
 constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
@@ -218,7 +218,9 @@ struct Launch {
     const char* name;
     uint16_t number;
     uint16_t previous = 0;  // the launch that may still run when this one begins; 0: none
-    dim3 grid, block, previous_grid, previous_block;
+    dim3 grid, block;
+    bool after_all = true;         // all earlier operations are ordered before this launch
+    std::vector<uint32_t> before;  // else, of each stream, how many are; see streams.h
     size_t shared_bytes;
     int shared_limit;
     void (*body)(void*);
@@ -285,8 +287,10 @@ std::atomic<uint64_t> g_blocks_ended{0};  // of all launches
 std::atomic<const Launch*> g_running{nullptr};
 struct {                             // see time_is_up
     double until = 0;                // seconds of the monotonic clock
+    double tick = 0, stall = 0;      // seconds between ticks, and without a finished block
     uint64_t ended = 0;              // g_blocks_ended at the last tick
-    int still = 0;                   // for how many ticks it has not changed
+    double used = 0;                 // CPU seconds of this process at the last tick
+    double quiet = 0, total = 0;     // seconds at work: without a finished block, and in all
 } g_deadline;
 std::atomic<int> g_os_threads{0};
 // The most additional workers: as many as if each of 132 SMs held four blocks. With more than
@@ -298,7 +302,6 @@ pid_t g_process = 0;                 // this process; the kernel's file may fork
 std::string g_null;                  // text: which arguments of conv2d are null
 std::unordered_map<const void*, int> g_shared_opt_in;
 uintptr_t g_library_call = 0;        // where the host called the library that runs now
-cudaStream_t g_library_stream = nullptr;
 
 struct Worker;
 __thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs
