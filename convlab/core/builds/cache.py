@@ -179,7 +179,8 @@ def unwritten(error: OSError) -> BuildError:
     else:
         advice = f"set {toolchain.CACHE} to a writable folder of your own"
     name = f" {error.filename}" if error.filename else ""
-    return BuildError(f"cannot build in {root}: {error.strerror or error}{name}; {advice}")
+    text = f"cannot build in {root}: {error.strerror or error}{name}; {advice}"
+    return BuildError(text, kind="not run")
 
 
 def _make_in(
@@ -209,7 +210,8 @@ def _make_in(
             # If another process was faster, the folder exists, with an equivalent build.
             if not _is_sound(root / name):
                 raise BuildError(
-                    f"{root / name} cannot be replaced by a build ({error.strerror}): remove it"
+                    f"{root / name} cannot be replaced by a build ({error.strerror}): remove it",
+                    kind="not run",
                 ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)

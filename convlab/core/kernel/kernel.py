@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -36,6 +37,8 @@ from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
 
+# The options of `compile`, which are those of `load`.
+_OPTIONS = tuple(entry.name for entry in fields(Options))
 # The most kernels that a message names instead of an unsupported one.
 _NAMED = 3
 _header = functools.lru_cache(256)(catalog.parse_header)
@@ -87,6 +90,8 @@ class Kernel(CallableRunnable):
 
         `text` replaces the text of the file. `pinned` is a build that later edits do not replace.
         """
+        if not isinstance(options, Options):
+            raise ProblemError("make a Kernel with convlab.load(NAME) or convlab.compile(TEXT)")
         self.path = path
         self._stem = stem
         self._text = text
@@ -426,6 +431,12 @@ def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:
     >>> kernel = convlab.compile(source, name="mine", engine="sim")
     """
     text = valid.text(source, "source").removeprefix("\ufeff")
+    for key in options:
+        if key not in _OPTIONS:
+            raise ProblemError(
+                f"compile has no option {valid.shown(key)}; it has {', '.join(_OPTIONS)}"
+                f"{valid.hint(key, _OPTIONS)}"
+            )
     kernel = Kernel(valid.file_name(name, "name"), None, text, Options.of(**options))
     kernel.build()
     return kernel
