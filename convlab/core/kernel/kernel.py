@@ -117,9 +117,10 @@ class Kernel(CallableRunnable):
         known = tunables(self.file.whole)
         for key in self.defines:
             if key not in known:
-                none = f"none; add the lines `#ifndef {key}`, `#define {key} 8`, `#endif`"
+                short = valid.end_of(key)
+                none = f"none; add the lines `#ifndef {short}`, `#define {short} 8`, `#endif`"
                 offer = (", ".join(known) or none) + valid.hint(key, known)
-                raise ProblemError(f"{self._stem} has no tunable {key}; it has: {offer}")
+                raise ProblemError(f"{self._stem} has no tunable {short}; it has: {offer}")
 
     @property
     def source(self) -> str:
