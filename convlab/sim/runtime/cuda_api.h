@@ -81,8 +81,10 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     choose(launch);
     g_running = &launch;
     ++g_counters.launches;
-    for (int i = 1; i < g_threads; ++i) start_worker(launch);
-    Worker().run(&launch);
+    launch.serial = g_serial || g_threads == 1 || launch.runs == 1 || (g_trace && g_unwatched);
+    launch.turns.add();
+    for (int i = 1; i < g_threads && !launch.serial; ++i) start_worker(launch);
+    run_worker(launch, 0);
     for (size_t i = 0;; ++i) {  // a running worker may start another one
         std::unique_lock<std::mutex> hold(launch.lock);
         if (i == launch.others.size()) break;
@@ -103,9 +105,6 @@ void sim_fiber_start() {
     t_worker->leave(false);
 }
 
-void sim_fence() {
-    if (t_worker) t_worker->fibers[t_worker->current].fenced = true;
-}
 void* sim_dynamic_shared() { return sim_dynamic_array; }
 // Reports a shuffle from a lane that does not participate. Returns whether the lane gets the bits
 // of a NaN (in odd schedules) instead of its own value.
@@ -117,7 +116,7 @@ bool sim_stray_shuffle(int source, unsigned participants) {
     return g_schedule & 1;
 }
 void sim_spin() {
-    if (t_worker) t_worker->spin();
+    if (t_worker) t_worker->spin(0);
 }
 unsigned sim_lane() { return unsigned(t_worker->current % 32); }
 void sim_trap() { fault("trap", CALLER, "__trap() was called"); }

@@ -32,6 +32,7 @@ void sim_host(cudaStream_t stream) {
     host_runs(g_stream = stream);
 }
 void sim_schedule(unsigned number) { g_schedule = number; }
+void sim_serial() { g_serial = true; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
 void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
     g_record.on = true, g_record.block = {x, y, z}, g_record.warp = warp, g_record.left = limit;
@@ -71,6 +72,7 @@ void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
         cells = static_cast<Cell*>(reserve(need));
         g_shadow_used += need;
     }
+    g_unwatched |= use && !cells;
     auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
     g_buffers.push_back({name, uintptr_t(at), bytes, use, nullptr, cells, seen, {}, 0});
     if (g_host) protect(g_buffers.back(), PROT_NONE);
@@ -120,6 +122,7 @@ void sim_finish() {
     line += "]\n";
     for (auto& s : g_sites) {
         if (s.before_atomic) line += text("before_atomic\t%lx\n", s.pc);
+        if (s.before_swap) line += text("before_swap\t%lx\n", s.pc);
         for (int space : {0, 1}) {
             const Stats& t = s.stats[space];
             if (!t.requests) continue;

@@ -7,7 +7,8 @@
 #include <system_error>
 
 namespace {
-Worker::Worker() : sites(1), site_of(kSites), crowded(g_os_threads > kCrowd) {
+Worker::Worker(size_t number)
+    : number(number), crowded(g_os_threads > kCrowd), sites(1), site_of(kSites) {
     shared_cells = static_cast<Cell*>(reserve(kSharedSpan / 4 * sizeof(Cell)));
     shared = static_cast<char*>(reserve(kSharedSpan));
     steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
@@ -46,6 +47,7 @@ void Worker::run(Launch* l) {
         const Site& s = sites[i];
         if (!s.pc) continue;
         g_sites[i].before_atomic |= s.before_atomic;
+        g_sites[i].before_swap |= s.before_swap;
         g_sites[i].pc = s.pc, g_sites[i].bytes = s.bytes, g_sites[i].kind = s.kind;
         for (int space : {0, 1}) g_sites[i].stats[space].add(s.stats[space].times(l->weight));
     }
@@ -70,15 +72,25 @@ Counters Worker::totals() const {
     return all;
 }
 
+// Runs a worker until no block is left; then the next worker has its turn.
+void run_worker(Launch& launch, size_t number) {
+    Worker(number).run(&launch);
+    if (!launch.serial) return;
+    launch.turns.places[number].ended = true;
+    launch.turns.pass(number);
+}
+
 // Starts one more worker if some blocks have not begun, because running blocks may wait for them.
 // On a GPU they would be resident at the same time, unless there are too many.
 void start_worker(Launch& launch) {
     std::lock_guard<std::mutex> hold(launch.lock);
     if (launch.next >= launch.runs || g_os_threads == kOthers) return;
+    size_t number = launch.turns.add();
     try {
-        launch.others.emplace_back([&launch] {
+        launch.others.emplace_back([&launch, number] {
             catch_signals_here();
-            Worker().run(&launch);
+            if (launch.serial) launch.turns.wait(number);
+            run_worker(launch, number);
         });
     } catch (const std::system_error&) {
         out_of_stacks();
