@@ -10,7 +10,7 @@ pytestmark = pytest.mark.pure
 
 def test_wrong_arguments_have_clear_errors():
     """For more calls, run ``python -m tests.instruments.misuse``."""
-    counts, examples = misuse.run(400, 2, builds=False)
+    counts, examples = misuse.run(300, 2, builds=False)
     assert counts["a raw error"] == 0, "\n".join(f"{k}\n{v}" for k, v in examples.items())
     assert counts["a clear error"] > 100 and counts["a result"] > 20
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import functools
 import inspect
 import io
 import json
 import math
+import multiprocessing
 import os
 import random
 import signal
@@ -26,6 +28,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -206,6 +209,7 @@ def pools(files: Path, builds: bool, draw: random.Random) -> dict[str, list[Any]
         "inputs": tensors(),
         "where": [None, lambda name, layer: True, lambda: True, len],
         "line": [1, 20, "y[", "zzz"],
+        "each": [None, lambda result: None, "x", 3],
         "count": [0, 1, 2],
         "seed": [0, 1, -1, 2**64],
         "limit_seconds": [0.01, 0, -1],
@@ -246,7 +250,9 @@ def call_of(
     hostility = draw.choice([0.05, 0.2, 0.6])
     for parameter in inspect.signature(function).parameters.values():
         known = pool.get(parameter.name, all_values)
-        given = all_values if draw.random() < hostility else known
+        # An error that the user's own callback raises is the user's: only valid ones are given.
+        is_drawn = draw.random() < hostility and parameter.name != "each"
+        given = all_values if is_drawn else known
         if parameter.kind is parameter.VAR_POSITIONAL:
             positional += [draw.choice(given) for _ in range(draw.choice([0, 1, 1, 1, 2]))]
         elif parameter.kind is parameter.VAR_KEYWORD:
@@ -297,12 +303,10 @@ def _out_of_time(*_: object) -> None:
     raise TimeoutError("a call takes too long")
 
 
-def run(
-    calls: int, seed: int, builds: bool, show: Callable[[str], object] = lambda text: None
-) -> tuple[collections.Counter, dict[str, str]]:
+def run(calls: int, seed: int, builds: bool) -> tuple[collections.Counter, dict[str, str]]:
     """Make drawn calls; return how many had which outcome, and an example of each failure.
 
-    Without `builds` no call starts a compiler. `show` gets each example as soon as it is found.
+    Without `builds` no call starts a compiler.
     """
     draw = random.Random(seed)
     counts: collections.Counter = collections.Counter()
@@ -326,7 +330,7 @@ def run(
                 counts[outcome] += 1
                 if example and f"{name}: {example[0]}" not in examples:
                     examples[f"{name}: {example[0]}"] = f"call {number}: {example[1]}"
-                    show(f"--- {name}: {example[0]}\ncall {number}: {example[1]}")
+                    print(f"--- {name}: {example[0]}\n{example[1]}", file=sys.__stderr__)
         finally:
             os.chdir(before)
             signal.signal(signal.SIGALRM, kept)
@@ -364,14 +368,21 @@ def _outcome(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=4, help="each has a seed of its own")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
-    counts, _ = run(given.calls, given.seed, builds=True, show=sys.__stdout__.write)
+    seeds = range(given.processes)
+    counts: collections.Counter = collections.Counter()
+    with ProcessPoolExecutor(len(seeds), multiprocessing.get_context("spawn")) as executor:
+        calls = -(-given.calls // len(seeds))
+        for each, examples in executor.map(functools.partial(run, calls, builds=True), seeds):
+            counts += each
+            for name, example in examples.items():
+                print(f"--- {name}\n{example}")
     sentence = (
-        f"Of {given.calls:,} calls (seed {given.seed}), {counts['a raw error']} raised an error "
-        f"without convlab's words, {counts['a clear error']:,} raised one of convlab's errors, and "
-        f"{counts['a result']:,} returned a result."
+        f"Of {counts.total():,} calls (seeds 0 to {seeds[-1]}), {counts['a raw error']} raised an "
+        f"error without convlab's words, {counts['a clear error']:,} raised one of convlab's "
+        f"errors, and {counts['a result']:,} returned a result."
     )
     print(sentence)
     if given.write:
