@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from ..core.arguments import choice, first_line, flag, shown
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.call import problem_of_call
-from ..core.kernel.data import named_tensors
+from ..core.kernel.data import is_plain, named_tensors, require_storage
 from ..core.kernel.catalog import find, split_tunables
 from ..core.machine.device import Gpu, find_gpu
 from ..core.problem.problem import Problem
@@ -423,6 +423,10 @@ def choices(
 
 def _run(model: nn.Module, inputs: tuple, keywords: dict) -> None:
     """Run a model; raise ProblemError for its own errors, which are about its arguments."""
+    for i, value in enumerate([*inputs, *keywords.values()]):
+        # Torch's own operations would crash.
+        if isinstance(value, Tensor) and value.layout == torch.strided and is_plain(value):
+            require_storage(f"input {i}", value)
     try:
         model(*inputs, **keywords)
     except ConvlabError:
