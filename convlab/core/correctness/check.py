@@ -171,6 +171,7 @@ def check(
     """
     arguments.flag(progress, "progress")
     arguments.flag(raises, "raises")
+    arguments.function(each, "each")
     arguments.flag(simulate, "simulate")
     if count is not None and problem is not None:
         raise ProblemError(
