@@ -21,8 +21,9 @@ _OUTSIDE = re.compile(
 _UNIT = re.compile("\x04(.*?)\x02")
 # A byte of dynamic shared memory, which has no extents.
 _BYTE = re.compile(r"\bbyte (-?\d+) of ([^,:]+)")
-# Findings of these kinds often follow from other findings, so they come last.
-_LATE = {"race": 1, "uninitialised read": 2}
+# Findings of these kinds often follow from other findings, so they come last. Many findings follow
+# from what the simulator does not support, so that comes first.
+_LATE = {"race": 1, "uninitialised read": 2, "not simulated": -1}
 _INDEX = "index out of bounds"
 # The end of the warning about a load that guards an atomic.
 _GUARD = (
