@@ -2,6 +2,7 @@
 
 import functools
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,15 @@ UNTRACED_FLAGS = [
     "-fno-strict-aliasing",
     "-fsanitize=bounds",
 ]
+# A kernel that polls a volatile needs hooks, because nothing preempts a thread here: without a hook
+# in the loop, the thread for which it waits would never run.
+_POLLING_FLAGS = [
+    *UNTRACED_FLAGS,
+    "-fsanitize=thread",
+    "--param=tsan-instrument-func-entry-exit=0",
+    "--param=tsan-distinguish-volatile=1",
+]
+_VOLATILE = re.compile(r"(?<!asm )\bvolatile\b")
 # The first line of each kernel.
 _FIRST_LINE = "#include <cuda_runtime.h>\n"
 # Vectorized joins of mbarrier clocks halve the time of an untraced wgmma rung.
@@ -101,7 +111,9 @@ def build(
     # Only a compilation checks the release of g++.
     gcc = toolchain.require_host_compiler()
     linked = str(runtime())
-    base_flags = FLAGS if trace else UNTRACED_FLAGS
+    base_flags = FLAGS
+    if not trace:
+        base_flags = _POLLING_FLAGS if _has_volatile(source) else UNTRACED_FLAGS
     flags = [*base_flags, *flags]
 
     def make(folder: Path) -> BuildOutput:
@@ -139,6 +151,12 @@ def build(
 
     built = cache.build(find_key, make)
     return replace(built, flags=tuple(flags))
+
+
+def _has_volatile(source: Source) -> bool:
+    """Return whether a source or one of its local headers has the word "volatile"."""
+    texts = [source.text, *(text for _, text in source.headers().values())]
+    return any(_VOLATILE.search(text) for text in texts)
 
 
 def _include_folders(flags: Sequence[str]) -> list[Path]:

@@ -41,15 +41,17 @@ from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import examine, failed
+from .examine import examine, failed, simulated_seconds
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
 
 # The named problems of a default check; generated problems come after them.
 _SETS = ("awkward", "limits")
-# The time limit of the search for the smallest problem that fails.
+# The time limit of the search for the smallest problem that fails. On the simulator the time is an
+# estimate, so that the report does not depend on the load of the machine.
 _SHRINK_SECONDS = 20.0
+_SIM_SECONDS_PER_TRY = 0.1
 # An int cannot hold the number of elements of a larger tensor.
 _INT = 1 << 31
 # Matches the declaration of an array.
@@ -551,11 +553,15 @@ def _shrunk(
 ) -> tuple[Report, dict[Problem, Report]]:
     """Return the report of the smallest problem that fails in the same way, and all reports tried."""
     tried: dict[Problem, Report] = {}
-    deadline = time.perf_counter() + _SHRINK_SECONDS
+    started = time.perf_counter()
+    estimated = 0.0
 
     def fails(problem: Problem) -> bool:
-        if checker.seconds_lost > _FAULT_SECONDS or time.perf_counter() > deadline:
+        nonlocal estimated
+        taken = estimated if checker.kernel.counts else time.perf_counter() - started
+        if checker.seconds_lost > _FAULT_SECONDS or taken >= _SHRINK_SECONDS:
             return False
+        estimated += simulated_seconds(problem) + _SIM_SECONDS_PER_TRY
         report = checker.attempt(one, problem)
         if isinstance(report, str):
             return False
