@@ -40,7 +40,8 @@ FAULTS: dict[str, Fault] = {
     "out of time": Fault(
         "the time limit passed, but the kernel may only be slow: it made progress, or the problem "
         "is large; this does not say whether it is correct",
-        "use a smaller problem, or a GPU, or a larger limit: load(..., time_limit=SECONDS)",
+        "use a smaller problem, or a GPU, or a larger limit: `--time-limit SECONDS`, or load(..., "
+        "time_limit=SECONDS)",
     ),
     "launch configuration": Fault(
         "the GPU rejected the launch, and no thread ran",
@@ -157,10 +158,9 @@ FAULTS: dict[str, Fault] = {
         "call `wgmma_fence()` before the first `wgmma` of a group",
     ),
     "wgmma": Fault(
-        "a descriptor differs between lanes, or its layout is one that the simulator does not "
-        "support",
-        "compute the descriptor from values that are equal in the whole warpgroup, and use no "
-        "swizzle",
+        "not all threads of a warpgroup execute the same operations with the same descriptors",
+        "execute each operation in all four warps, and compute its descriptors from values that "
+        "are equal in the whole warpgroup",
     ),
     "mbarrier": Fault(
         "an mbarrier is used before `mbarrier_init`, gets more arrivals than it expects, or "
@@ -268,8 +268,9 @@ FAULTS: dict[str, Fault] = {
         "atomics, write `atomics: yes` in the header",
     ),
     "wrong stream": Fault(
-        "the kernel is correct only when all work runs on the default stream",
-        "launch on `conv2d`'s last argument: `<<<grid, block, bytes, stream>>>`",
+        "work is on another stream than `conv2d`'s last argument, and nothing orders the two",
+        "launch on `conv2d`'s last argument: `<<<grid, block, bytes, stream>>>`; let any other "
+        "stream wait for it first, and let it wait for the other stream at the end",
     ),
     "does not build": Fault(
         "the compiler rejected the file, or there is no compiler",
@@ -325,12 +326,15 @@ SHOWN = {
 
 
 def outcome(kinds: Iterable[str]) -> str:
-    """Return the outcome of a check with errors of these kinds; "correct" without an error.
+    """Return the outcome of one run with errors of these kinds; "correct" without an error.
+
+    What the simulator does not support decides over all else, because other errors follow from it.
 
     >>> outcome([]), outcome(["out of time"]), outcome(["out of time", "race"])
     ('correct', 'out of time', 'incorrect')
     """
-    return heaviest(_OUTCOMES.get(kind, INCORRECT) for kind in kinds)
+    outcomes = {_OUTCOMES.get(kind, INCORRECT) for kind in kinds}
+    return NOT_SIMULATED if NOT_SIMULATED in outcomes else heaviest(outcomes)
 
 
 def heaviest(outcomes: Iterable[str]) -> str:

@@ -204,8 +204,7 @@ def simulate(
     except child.TimedOut as late:
         if not late.begun:
             raise _not_run(label, f"its process did not begin within {late.seconds:g} s") from None
-        # It is not known where: the kernel's code may have changed the alarm of its process.
-        reply = {"status": _OUT_OF_TIME, "report": f"quiet\t{time_limit:f}\t{time_limit:f}\n"}
+        reply = {"status": _OUT_OF_TIME, "report": ""}
     except child.Died as died:
         if not died.begun:
             raise _not_run(label, f"its process ended at its start: {died}") from None
@@ -235,7 +234,7 @@ def _failure(
 ) -> LaunchError | None:
     """Return the exception for a run that failed, or None."""
     has_place = any(finding.kind == "endless loop" for finding in result.findings)
-    if has_place or status in (_OUT_OF_TIME, -signal.SIGALRM):
+    if has_place or result.is_late or status in (_OUT_OF_TIME, -signal.SIGALRM):
         return _out_of_time(result, label, source, request)
     if any(finding.error for finding in result.findings):
         text = describe_findings(result.findings, label, source)
@@ -310,9 +309,11 @@ def _out_of_time(
     if result.stalled and stall_limit < limit:
         how_long = f": no block finished for {stall_limit:g} s"
     where = "in its host code"
+    if result.launched:
+        where += f", after {result.launched:,} launches"
     if result.progress:
         number, finished, blocks, kernel = result.progress
-        where = f"in launch {number} ({kernel}), after {finished:,} of {blocks:,} blocks"
+        where = f"in launch {number:,} ({kernel}), after {finished:,} of {blocks:,} blocks"
     text = f"{label} did not finish{how_long} on the simulator, which stopped it {where}. "
     if not is_endless:
         # The place at which the time was up is no mistake.
@@ -322,12 +323,12 @@ def _out_of_time(
             return LaunchError(f"{text}\n{found}", kind=result.findings[0].kind)
         text += (
             "It made progress, but too slowly: give a smaller problem, use a GPU, or raise the "
-            "limit with load(..., time_limit=SECONDS)"
+            "limit (--time-limit SECONDS, or load(..., time_limit=SECONDS))"
         )
         return LaunchError(text, kind="out of time")
     text += (
         "It made no progress: it has an endless loop, or waits for something that never happens. If "
-        "it is only slow, raise the limit with load(..., time_limit=SECONDS)"
+        "it is only slow, raise the limit (--time-limit SECONDS, or load(..., time_limit=SECONDS))"
     )
     if result.findings:
         text += "\n" + describe_findings(result.findings, label, source)

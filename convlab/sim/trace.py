@@ -64,6 +64,8 @@ class Trace:
     progress : of a run that was stopped in a launch: the launch's number, finished blocks, blocks,
         kernel.
     stalled : whether the run was stopped because no block finished.
+    is_late : whether the host process ended the run, which did not end itself at its time limit.
+    launched : of a run that was stopped in its host code: how many launches had finished.
     quiet : of a run that was stopped: the seconds since a block finished last, and of the whole run,
         in which the process worked.
     complete : whether `accesses` has all accesses; otherwise the limit was reached.
@@ -89,7 +91,9 @@ class Trace:
         self.workspace = int(self._last("workspace", "0"))
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
+        self.is_late = bool(rows["late"])
         self.quiet = tuple(map(float, self._last("quiet", "0\t0").split("\t")))
+        self.launched = int(self._last("launched", "0"))
         self.progress: tuple[int, int, int, str] | None = None
         if rows["progress"]:
             *numbers, kernel = self._last("progress").split("\t", 3)
