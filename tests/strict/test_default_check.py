@@ -344,6 +344,36 @@ def test_advice_is_printed_once() -> None:
     assert "out of bounds" in told and told.count("  try: ") == 1
 
 
+# ---- explanations and limits in a report -------------------------------------------------------
+
+
+def test_a_limited_kernel_gets_a_suggested_header_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that the report suggests makes the kernel correct on all that it supports."""
+    monkeypatch.setattr(checking, "_SHRINK_SECONDS", 0.0)
+    parts = {"first": "d.stride_h = d.stride_w = 1;"}
+    found = check(stranger("unstrided", **parts), "awkward", progress=False)
+    assert not found.ok
+    failing = len(found.wrong)
+    explained = (
+        f"on {failing} of {failing} failing problems: as if the stride were 1 (it is ignored)"
+    )
+    assert explained in found.patterns, found.patterns
+    (line,) = re.findall("// supports: .*", "\n".join(found.patterns))
+    assert line == "// supports: stride_h == 1, stride_w == 1"
+    declared = check(stranger("unstrided", header=line, **parts), "awkward", progress=False)
+    assert declared.ok and len(declared.skipped) >= failing
+    assert not declared.patterns
+
+
+def test_a_mistake_or_a_race_gets_no_suggested_line() -> None:
+    some = ["awkward.primes", "awkward.bias", "awkward.stride_2x3", "awkward.groups_2"]
+    wrong = check(stranger("off", last="if (ow == 3) sum += 1;"), some, progress=False)
+    assert not wrong.ok and "supports:" not in str(wrong)
+    racing = dict(last="if (d.groups > 1) out[0] = idx;")
+    groups = check(stranger("racing", **racing), "awkward", progress=False)
+    assert not groups.ok and "race" in str(groups) and "supports:" not in str(groups)
+
+
 # ---- errors that only nvcc reports -------------------------------------------------------------
 
 REFUSED = parted("strangers", "refused")
