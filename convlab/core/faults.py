@@ -342,6 +342,26 @@ def heaviest(outcomes: Iterable[str]) -> str:
     return min(outcomes, key=[*SHOWN].index, default=CORRECT)
 
 
+# Kinds of findings that are consequences: of a fault of another kind, if there is one.
+_CONSEQUENCES = ("not repeatable", "wrong after other calls", "wrong stream")
+# Comparisons of y come last: they say that outputs are incorrect, and nothing of the cause.
+_COMPARISONS = ("too imprecise", "never written", "wrong result")
+
+
+def place_of_cause(kind: str) -> int:
+    """Return the sort key that puts causes before their consequences.
+
+    An access outside of a buffer comes before a second run with other bits, and that before incorrect
+    outputs.
+
+    >>> sorted(["wrong result", "not repeatable", "global out of bounds"], key=place_of_cause)
+    ['global out of bounds', 'not repeatable', 'wrong result']
+    """
+    if kind in _COMPARISONS:
+        return 2
+    return 1 if kind in _CONSEQUENCES else 0
+
+
 def fault(kind: str) -> Fault:
     """Return the meaning of a kind, and what to do next.
 

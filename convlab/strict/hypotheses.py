@@ -159,7 +159,7 @@ class Sums:
         s = np.arange(problem.S).reshape(1, 1, 1, -1)
         group = k // (problem.K // problem.groups)
         i = Indices(n=n, k=k, p=p, q=q, c=c, r=r, s=s, group=group, channel=group * channels + c)
-        i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w = k, c, r, s
+        vars(i).update(k_of_w=k, c_of_w=c, r_of_w=r, s_of_w=s)
         self.place(i, problem.stride, problem.padding, problem.dilation)
         return i
 

@@ -150,7 +150,8 @@ def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]
 
 def workspace_trials(kernel: Runnable) -> list[tuple[Problem, Setting]]:
     """Return the trials with little workspace; none if the kernel uses no workspace."""
-    if "conv2d_workspace" not in (kernel.source or ""):
+    has_workspace = "conv2d_workspace" in (kernel.source or "")
+    if not has_workspace:
         return []
     chunked = _supported(kernel, map(named_problem, _CHUNKED))
     few_pixels = _supported(kernel, map(named_problem, _FEW_PIXELS))[:1]

@@ -39,35 +39,39 @@ class _Condition:
     matters: Callable[[Problem], bool] = lambda problem: True
 
 
-def suggest(outcomes: Outcomes, supports: Sequence[str] = ()) -> list[str]:
+def suggest(outcomes: Outcomes, tried: Outcomes = (), supports: Sequence[str] = ()) -> list[str]:
     """Return a sentence with the suggested header line, or nothing.
 
     Parameters
     ----------
-    outcomes : all problems that ran in the ordinary setting, each with whether the kernel is correct.
+    outcomes : the problems of the check, each with whether the kernel is correct.
+    tried : more problems, such as those of the search for the smallest failure. The suggestion must
+        hold for them too, but they are not counted.
     supports : the conditions that the header has already.
     """
     correct = [problem for problem, ok in outcomes if ok]
     failing = [problem for problem, ok in outcomes if not ok]
     if len(correct) < _FEWEST_CORRECT or len(failing) < _FEWEST_EXCLUDED:
         return []
+    all_correct = correct + [problem for problem, ok in tried if ok]
+    all_failing = failing + [problem for problem, ok in tried if not ok]
     fitting = [
         condition
         for condition in _conditions()
-        if all(condition.holds(p) or not condition.matters(p) for p in correct)
+        if all(condition.holds(p) or not condition.matters(p) for p in all_correct)
     ]
     # The failing problems that each condition excludes, by index.
     excluded = {
-        condition: frozenset(i for i, p in enumerate(failing) if not condition.holds(p))
+        condition: frozenset(i for i, p in enumerate(all_failing) if not condition.holds(p))
         for condition in fitting
     }
-    chosen = _smallest_cover(excluded, len(failing))
+    chosen = _smallest_cover(excluded, len(all_failing))
     if not chosen:
         return []
     conditions = ", ".join(condition.text for condition in chosen)
     line = "// supports: " + ", ".join([*supports, conditions])
     supported = _supported(line, correct)
-    if _supported(line, failing) or len(supported) < _FEWEST_CORRECT:
+    if _supported(line, all_failing) or len(supported) < _FEWEST_CORRECT:
         return []
     also = len(correct) - len(supported)
     more = f" and on {also} where that has no effect" if also else ""
@@ -148,6 +152,10 @@ def _conditions() -> Iterator[_Condition]:
             yield _Condition(
                 f"{shown} % {tile} == 0", lambda p, of=of, tile=tile: of(p) % tile == 0
             )
+    for taps in range(1, 17):
+        yield _Condition(f"R <= {taps}, S <= {taps}", lambda p, taps=taps: max(p.R, p.S) <= taps)
+        yield _Condition(f"R <= {taps}", lambda p, taps=taps: taps >= p.R)
+        yield _Condition(f"S <= {taps}", lambda p, taps=taps: taps >= p.S)
     for name, of in _SIZES.items():
         for power in range(17):
             yield _Condition(
@@ -186,7 +194,5 @@ _SIZES: dict[str, Callable[[Problem], int]] = {
     "P * Q": lambda p: p.P * p.Q,
     "N": lambda p: p.N,
     "R * S": lambda p: p.R * p.S,
-    "R": lambda p: p.R,
-    "S": lambda p: p.S,
     "C // groups * R * S": lambda p: p.gemm_k,
 }

@@ -282,7 +282,9 @@ def test_errors_are_in_the_report():
     assert f"worst output: error {wrong.worst:.2g}, limit {wrong.limit:.2g}" in str(wrong)
 
 
-def test_a_fault_in_the_second_run_is_reported_after_the_wrong_result():
+def test_a_fault_in_the_second_run_is_reported_before_the_wrong_result():
+    """A race is the cause, and the incorrect outputs are its consequence."""
+
     def races(launch, y):
         if launch.runnable.runs > 1:
             raise LaunchError(
@@ -293,7 +295,18 @@ def test_a_fault_in_the_second_run_is_reported_after_the_wrong_result():
     report = check(Fake(races), PLAIN)
     assert report.fault is None and report.wrong and "race: two stores, a.cu:3" in str(report)
     kinds = [finding["kind"] for finding in report.to_dict()["findings"]]
-    assert kinds == ["wrong result", "wrong result", "race"]
+    assert kinds == ["race", "wrong result", "wrong result"]
+
+
+def test_a_write_outside_of_y_is_reported_before_the_wrong_result():
+    def writes_too_far(launch, y):
+        launch.y.copy_(y + 1)
+        outside(launch.y, 1).fill_(0)
+
+    report = check(Fake(writes_too_far), PLAIN)
+    first, *others = [finding["kind"] for finding in report.to_dict()["findings"]]
+    assert first == "global out of bounds" and set(others) == {"wrong result"}
+    assert "outside of y" in report.first_failure
 
 
 # Sets of problems ------------------------------------------------------------------------------

@@ -344,6 +344,42 @@ def test_advice_is_printed_once() -> None:
     assert "out of bounds" in told and told.count("  try: ") == 1
 
 
+# ---- explanations and limits in a report -------------------------------------------------------
+
+
+# Small problems: eleven ordinary ones, four with a stride and four with groups.
+TINY = [
+    *(f"N1 C2 H{size} W{size + 2} K3 R{taps} S3" for size in (5, 6, 7, 8, 9) for taps in (1, 3)),
+    "N2 C2 H5 W6 K2 R3 S3 p1",
+    *(f"N1 C2 H7 W8 K3 R3 S3 s{stride}" for stride in ("2", "3", "2x1", "1x2")),
+    *(f"N1 C{4 * groups} H4 W5 K{2 * groups} R3 S3 g{groups}" for groups in (2, 3, 4, 5)),
+]
+
+
+def test_a_limited_kernel_gets_a_suggested_header_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that the report suggests makes the kernel correct on all that it supports."""
+    monkeypatch.setattr(checking, "_SHRINK_SECONDS", 0.0)
+    parts = {"first": "d.stride_h = d.stride_w = 1;"}
+    found = check(stranger("unstrided", **parts), TINY, progress=False)
+    assert len(found.wrong) == 4
+    explained = "on 4 of 4 failing problems: as if the stride were 1 (it is ignored)"
+    assert explained in found.patterns, found.patterns
+    (line,) = re.findall("// supports: .*", "\n".join(found.patterns))
+    assert line == "// supports: stride_h == 1, stride_w == 1"
+    declared = check(stranger("unstrided", header=line, **parts), TINY, progress=False)
+    assert declared.ok and len(declared.skipped) == 4
+    assert not declared.patterns
+
+
+def test_a_mistake_or_a_race_gets_no_suggested_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "_SHRINK_SECONDS", 0.0)
+    wrong = check(stranger("off", last="if (ow == 3) sum += 1;"), TINY, progress=False)
+    assert wrong.wrong and "supports:" not in str(wrong)
+    racing = stranger("racing", last="if (d.groups > 1) out[0] = idx;")
+    found = check(racing, TINY, progress=False)
+    assert len(found.wrong) == 4 and "race" in str(found) and "supports:" not in str(found)
+
+
 # ---- errors that only nvcc reports -------------------------------------------------------------
 
 REFUSED = parted("strangers", "refused")

@@ -394,6 +394,7 @@ LIMITED = {
     "pad_h == 0, pad_w == 0": lambda p: p.padding == (0, 0),
     "C == groups": lambda p: p.C == p.groups,
     "dilation_w == 1": lambda p: p.dilation[1] == 1,
+    "R <= 3, S <= 3": lambda p: max(p.R, p.S) <= 3,
     "stride_h == stride_w": lambda p: p.stride[0] == p.stride[1],
     "Q % 4 == 0": lambda p: p.Q % 4 == 0,
     "N <= 1": lambda p: p.N == 1,
@@ -404,7 +405,7 @@ LIMITED = {
 @pytest.mark.parametrize("conditions", LIMITED)
 def test_limits_are_suggested_as_a_header_line(conditions):
     holds = LIMITED[conditions]
-    (said,) = suggest([(p, holds(p)) for p in ALL], ["sm >= 80"])
+    (said,) = suggest([(p, holds(p)) for p in ALL], supports=["sm >= 80"])
     line = f"// supports: sm >= 80, {conditions}"
     assert said.endswith(f"write into its header: {line}")
     header = parse_header(line + "\n// epilogue: bias, relu", "mine.cu")
@@ -414,6 +415,13 @@ def test_limits_are_suggested_as_a_header_line(conditions):
         f"correct on all {counts[0]} problems with {conditions}, incorrect on all"
     )
     assert f"on all {counts[1]} others" in said
+
+
+def test_a_suggested_limit_holds_for_all_problems_that_ran():
+    """A problem of the search for the smallest contradicts the limit, so there is none."""
+    outcomes = [(p, p.groups == 1) for p in ALL]
+    tried = problem("N1 C2 H3 W3 K2 R3 S3")
+    assert suggest(outcomes, [(tried, True)]) and not suggest(outcomes, [(tried, False)])
 
 
 def test_a_suggested_limit_may_have_no_effect_on_some_problems():

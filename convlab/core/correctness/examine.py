@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ..errors import LaunchError
+from ..faults import place_of_cause
 from ..finding import Finding
 from ..kernel.runnable import Inputs, Launch, Runnable
 from ..problem.problem import Problem
@@ -127,7 +128,7 @@ def _examine(
     except LaunchError as error:
         if not failures:
             raise
-        # The second run, with another order of threads, failed. Report the first run's errors first.
+        # The second run, with another order of threads, failed. The first run's errors stay.
         changed = [*findings_of(error)]
     failures += changed
     failures += guards.violations()
@@ -215,7 +216,7 @@ def _with_lines(failures: list[Finding], launch: Launch) -> list[Finding]:
 def _errors_and_warnings(
     failures: list[Finding], launch_findings: list[Finding]
 ) -> Iterable[Finding]:
-    """Return each finding once: the errors, then the warnings of other kinds."""
+    """Return each finding once: the errors, causes first, then the warnings of other kinds."""
     # A launch on another stream is an error, even if a GPU happens to compute the correct result.
     stray_launches = {
         finding.line: finding for finding in launch_findings if finding.kind == "wrong stream"
@@ -223,6 +224,7 @@ def _errors_and_warnings(
     errors = failures + [
         dataclasses.replace(stray, error=True) for stray in stray_launches.values()
     ]
+    errors.sort(key=lambda error: place_of_cause(error.kind))
     error_kinds = {error.kind for error in errors}
     warnings = {
         (finding.kind, finding.line): finding

@@ -458,7 +458,7 @@ class Reports(Result):
         kinds = {finding.kind for report in self.wrong for finding in report.findings}
         if suggest is None or kinds & _NOT_REPEATABLE:
             return []
-        return suggest([*self._decided, *self.tried], self.supports)
+        return suggest(self._decided, self.tried, self.supports)
 
     @property
     def _shared_patterns(self) -> Counter[str]:
