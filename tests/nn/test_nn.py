@@ -213,7 +213,7 @@ def test_the_inputs_of_problems_are_checked():
     # Torch's own ReLU would crash.
     with pytest.raises(ProblemError, match="input 0 needs 200 bytes, but its storage has 0"):
         convlab.nn.problems(nn.ReLU(), x)
-    with pytest.raises(ProblemError, match="the model raised"):
+    with pytest.raises(ProblemError, match="x is an uninitialized parameter"):
         convlab.nn.problems(model, nn.UninitializedParameter())
     with pytest.raises(ProblemError, match="where raised TypeError for layer '0'.*where"):
         convlab.nn.replace(model, FakeKernel(), where=lambda: True)
