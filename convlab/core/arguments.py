@@ -32,6 +32,15 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def cut(text: str) -> str:
+    """Return a message in which each word of more than 200 characters is cut to 80.
+
+    >>> len(cut("no kernel " + 5000 * "x"))
+    91
+    """
+    return re.sub(r"(\S{80})\S{120,}", r"\1…", text)
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an error's text for a message, at most 200 characters."""
     try:
