@@ -216,3 +216,8 @@ def test_options_of_a_set_apply_to_its_problems():
     names = [f"{name} bias relu" for name in ("square", "rect", "wide")]
     assert of_set and [p.name for p in members] == names
     assert all(p.bias and p.relu for p in members)
+
+
+def test_an_empty_set_of_problems_is_refused():
+    with pytest.raises(ProblemError, match="the set of problems is empty"):
+        named.members([])

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.pure
 
 def test_wrong_arguments_have_clear_errors():
     """For more calls, run ``python -m tests.instruments.misuse``."""
-    counts, examples = misuse.run(300, 2, builds=False)
+    counts, examples = misuse.run(300, 2, pure=True)
     assert counts["a raw error"] == 0, "\n".join(f"{k}\n{v}" for k, v in examples.items())
     assert counts["a clear error"] > 100 and counts["a result"] > 20
 
@@ -22,7 +22,7 @@ def test_a_raw_error_is_found(monkeypatch):
     monkeypatch.setattr(convlab, "problem", problem)
     monkeypatch.setattr(misuse, "functions", lambda: {"problem": convlab.problem})
     monkeypatch.setattr(misuse, "pools", lambda *_: {"name": ["x"]})
-    counts, examples = misuse.run(20, 1, builds=False)
+    counts, examples = misuse.run(20, 1, pure=True)
     assert counts["a raw error"] == 20 and any("KeyError" in name for name in examples)
 
 

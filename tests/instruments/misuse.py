@@ -303,10 +303,13 @@ def _out_of_time(*_: object) -> None:
     raise TimeoutError("a call takes too long")
 
 
-def run(calls: int, seed: int, builds: bool) -> tuple[collections.Counter, dict[str, str]]:
+def run(
+    calls: int, seed: int, builds: bool = False, pure: bool = False
+) -> tuple[collections.Counter, dict[str, str]]:
     """Make drawn calls; return how many had which outcome, and an example of each failure.
 
-    Without `builds` no call starts a compiler.
+    With `builds`, valid kernels are among the arguments, and calls with them take seconds. With
+    `pure`, the functions that start other processes are left out.
     """
     draw = random.Random(seed)
     counts: collections.Counter = collections.Counter()
@@ -319,7 +322,7 @@ def run(calls: int, seed: int, builds: bool) -> tuple[collections.Counter, dict[
             pool = pools(Path(folder), builds, draw)
             all_values = anything(Path(folder))
             named = functions()
-            if not builds:
+            if pure:
                 named = {name: each for name, each in named.items() if name not in _COMPILES}
             for number in range(calls):
                 name = draw.choice([*named])
@@ -369,13 +372,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--processes", type=int, default=4, help="each has a seed of its own")
+    parser.add_argument("--builds", action="store_true", help="also draw valid kernels (hours)")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     seeds = range(given.processes)
     counts: collections.Counter = collections.Counter()
     with ProcessPoolExecutor(len(seeds), multiprocessing.get_context("spawn")) as executor:
         calls = -(-given.calls // len(seeds))
-        for each, examples in executor.map(functools.partial(run, calls, builds=True), seeds):
+        for each, examples in executor.map(
+            functools.partial(run, calls, builds=given.builds), seeds
+        ):
             counts += each
             for name, example in examples.items():
                 print(f"--- {name}\n{example}")

@@ -273,7 +273,8 @@ def _meta() -> None:
     refused("w is on cpu and x on meta", lambda: ours(X.to("meta"), W))
     refused("x is on meta", lambda: direct(X.to("meta"), W))
     with FakeTensorMode() as mode:
-        x, w = mode.from_tensor(X), mode.from_tensor(W)
+        x = mode.from_tensor(X)
+        w = mode.from_tensor(W)
         fakes = [ours(x, w), direct(x, w)]
     # Also outside of the mode.
     for fake in (*fakes, ours(x, w), direct(x, w)):

@@ -208,6 +208,13 @@ def test_the_inputs_of_problems_are_checked():
         convlab.nn.problems(model, None)
     with pytest.raises(ProblemError, match="the model raised TypeError: .*; give the inputs"):
         convlab.nn.problems(model)
+    x = normal(1, 2, 5, 5)
+    x.untyped_storage().resize_(0)
+    # Torch's own ReLU would crash.
+    with pytest.raises(ProblemError, match="input 0 needs 200 bytes, but its storage has 0"):
+        convlab.nn.problems(nn.ReLU(), x)
+    with pytest.raises(ProblemError, match="x is an uninitialized parameter"):
+        convlab.nn.problems(model, nn.UninitializedParameter())
     with pytest.raises(ProblemError, match="where raised TypeError for layer '0'.*where"):
         convlab.nn.replace(model, FakeKernel(), where=lambda: True)
     assert type(model[0]) is nn.Conv2d

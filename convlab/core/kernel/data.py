@@ -159,6 +159,8 @@ _PLAIN = functools.reduce(
 
 def is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor has its own numbers in its own memory, which a kernel can read."""
+    if isinstance(tensor, UninitializedTensorMixin):
+        return False
     return not torch._C._dispatch_keys(tensor).raw_repr() & ~_PLAIN
 
 

@@ -111,7 +111,10 @@ def members(argument: Problem | str | Iterable[Problem | str]) -> tuple[list[Pro
             return [problem(" ".join([member.name, *added])) for member in problems(name)], True
     if isinstance(argument, (str, Problem)) or not isinstance(argument, Iterable):
         return [problem(argument)], False
-    return [problem(member) for member in several(argument, "problem")], True
+    found = [problem(member) for member in several(argument, "problem")]
+    if not found:
+        raise ProblemError("the set of problems is empty: give at least one problem")
+    return found, True
 
 
 def _parse(spec: str, name: str = "") -> Problem:
