@@ -9,9 +9,10 @@ stream and, with the room ``isolate``, in a worker process: a crash there does n
 import errno
 import math
 import re
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -172,6 +173,7 @@ def check(
     """
     arguments.flag(progress, "progress")
     arguments.flag(raises, "raises")
+    arguments.function(each, "each")
     arguments.flag(simulate, "simulate")
     if count is not None and problem is not None:
         raise ProblemError(
@@ -320,6 +322,8 @@ class Checker:
         Raises UnsupportedError or LaunchError.
         """
         kernel = kernel or self.kernel
+        if setting.least_workspaces:
+            return self._run_with_least_workspace(problem, setting, kernel, notes)
         if setting.workspace:
             kernel = kernel.limited(setting.workspace)
         given = (kernel, problem, self.seed, notes, setting)
@@ -335,6 +339,23 @@ class Checker:
         except ConvlabError as error:
             error.problem = problem
             raise
+
+    def _run_with_least_workspace(
+        self, problem: Problem, setting: Setting, kernel: Runnable, notes: tuple[str, ...]
+    ) -> Report:
+        """Check one problem with a multiple of the least workspace with which the kernel works.
+
+        A kernel that needs more than the limit is not launched, and the error has its least. If it
+        works without workspace, the first run counts.
+        """
+        plain = replace(setting, least_workspaces=0)
+        try:
+            return self.run(problem, plain, kernel.limited(0), notes)
+        except LaunchError as error:
+            if error.kind != "too little workspace":
+                raise
+            least = error.needed
+        return self.run(problem, plain, kernel.limited(setting.least_workspaces * least), notes)
 
     def _with_array_bounds(self, report: Report, kernel: Runnable) -> Report:
         """Check the indices of local arrays: only the simulator's untraced build does.
@@ -369,7 +390,7 @@ class Checker:
             return str(error)
         except LaunchError as error:
             # The entry point may return an error for an alignment that it does not support.
-            is_unsupported = not error.kind and (setting.offset or setting.fits_any)
+            is_unsupported = not error.kind and (setting.moves_inputs or setting.fits_any)
             if is_unsupported or error.kind == "too little workspace":
                 return error.args[0].split(": load(")[0]
             self.seconds_lost += time.perf_counter() - started
@@ -469,7 +490,7 @@ def _check_set(
     attempts = [partial(checker.attempt, one, problem) for problem in problems]
     hidden = not checker.progress
     with progress_bar(total=len(problems), desc=name, disable=hidden, leave=False) as bar:
-        with checker.each(attempts) as results:
+        with _kept(name, reports, problems), checker.each(attempts) as results:
             for problem, report in zip(problems, results):
                 bar.update()
                 if isinstance(report, str):
@@ -494,7 +515,32 @@ def _check_set(
                 tries = f"{len(tried)} {'try' if len(tried) == 1 else 'tries'}"
                 notes += (f"smallest problem found in {tries}, from {least.problem.label}",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
-    return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also, left_out=left_out)
+    header = getattr(checker.kernel, "header", None)
+    return Reports(
+        name,
+        tuple(reports),
+        tuple(skipped),
+        smallest,
+        notes,
+        also,
+        left_out=left_out,
+        supports=() if header is None else header.supports,
+    )
+
+
+@contextmanager
+def _kept(
+    name: str, reports: list[Report], problems: Sequence[Problem], more: Sequence[Report] = ()
+) -> Iterator[None]:
+    """After Ctrl-C, show the reports that there are by then: `reports` and `more`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        found = Reports(name, (*reports, *more))
+        if found.reports:
+            of = f"interrupted after {len(found)} of {len(problems)} runs"
+            print(f"{of}; {found.sentence}", *found.details, sep="\n", file=sys.stderr)
+        raise
 
 
 def _lost(checker: Checker) -> str:
@@ -540,7 +586,12 @@ def _check_settings(
         partial(checker.attempt, partial(checker.run_briefly, setting=setting), problem, setting)
         for problem, setting in trials
     ]
-    with checker.each(attempts) as results:
+    before = list(so_far.reports)
+    everything = [report.problem for report in before] + [problem for problem, _ in trials]
+    with (
+        _kept(so_far.kernel, before, everything, reports),
+        checker.each(attempts) as results,
+    ):
         for (problem, _), report in zip(trials, results):
             if isinstance(report, str):
                 unsupported.append((problem, report))

@@ -99,9 +99,10 @@ def _examine(
     allowed = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
     bound = setting.bound(allowed, kernel, expected.rms)
 
-    guards = Guards(setting.y_offset)
+    offsets = setting.offsets
+    guards = Guards(offsets.y, offsets.workspace)
     inputs = [
-        guards.place(name, tensor, setting.offset)
+        guards.place(name, tensor, getattr(offsets, name))
         for name, tensor in zip(("x", "w", "bias"), expected.inputs, strict=True)
     ]
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
