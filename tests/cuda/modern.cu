@@ -171,3 +171,12 @@ __global__ void tiles_and_memory(const float* x, float* y, bool syncs) {
 // x: 128; expect: x.reshape(2, 64).flip(1)
 // case no_tile_sync: tiles_and_memory<<<1, 128, 0, stream>>>(x, y, false);
 // x: 128; fault: race: |uninitialised read: 
+
+// Directed rounding: the exact sum is a little above 1.
+__global__ void directed(float* y) {
+    float a = threadIdx.x < 3 ? 1.0f : -1.0f, b = threadIdx.x < 3 ? 1e-9f : -1e-9f;
+    int i = threadIdx.x % 3;
+    y[threadIdx.x] = i == 0 ? __fadd_rd(a, b) : i == 1 ? __fadd_ru(a, b) : __fadd_rz(a, b);
+}
+// case directed: directed<<<1, 6, 0, stream>>>(y);
+// expect: [1, 1 + 2**-23, 1, -1 - 2**-23, -1, -1]

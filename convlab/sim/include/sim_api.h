@@ -72,7 +72,9 @@ enum { cudaHostAllocDefault, cudaHostAllocPortable, cudaHostAllocMapped,
 enum { cudaHostRegisterDefault, cudaHostRegisterPortable, cudaHostRegisterMapped };
 enum { cudaCpuDeviceId = -1, cudaMemAttachGlobal = 1, cudaMemAttachHost, cudaMemAttachSingle = 4 };
 enum { cudaDeviceScheduleAuto, cudaDeviceBlockingSync = 4, cudaDeviceMapHost = 8 };
-enum cudaLimit { cudaLimitStackSize, cudaLimitPrintfFifoSize, cudaLimitMallocHeapSize };
+enum cudaLimit { cudaLimitStackSize, cudaLimitPrintfFifoSize, cudaLimitMallocHeapSize,
+                 cudaLimitDevRuntimeSyncDepth, cudaLimitDevRuntimePendingLaunchCount,
+                 cudaLimitMaxL2FetchGranularity, cudaLimitPersistingL2CacheSize };
 enum { cudaStreamDefault, cudaStreamNonBlocking };
 enum { cudaEventDefault, cudaEventBlockingSync, cudaEventDisableTiming };
 enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <cstdint>
 #include <type_traits>
 
@@ -31,6 +32,30 @@ SIM_TWO(float, __fmul_rn, a * b) SIM_TWO(double, __dmul_rn, a * b)
 SIM_TWO(float, __fdiv_rn, a / b) SIM_TWO(double, __ddiv_rn, a / b)
 SIM_TWO(float, __fdividef, a / b) SIM_TWO(float, fdividef, a / b)
 SIM_TWO(float, __powf, std::pow(a, b))
+#ifdef __x86_64__
+typedef __float128 SimWide;
+#else
+typedef long double SimWide;  // it has 128 bits on aarch64
+#endif
+// Rounded towards zero, down or up: the nearest number, then one step if it is on the wrong side.
+namespace sim {
+template <typename T, typename Wide>
+T directed(Wide exact, char mode) {
+    T near = T(exact);
+    bool above = Wide(near) > exact, below = Wide(near) < exact;
+    bool down = mode == 'd' || (mode == 'z' && exact > 0), up = mode == 'u' || (mode == 'z' && exact < 0);
+    if (above && down) return std::nextafter(near, -std::numeric_limits<T>::infinity());
+    return below && up ? std::nextafter(near, std::numeric_limits<T>::infinity()) : near;
+}
+}  // namespace sim
+#define SIM_DIRECTED(T, f, name, op)                                                            \
+    inline T __##f##name##_rd(T a, T b) { return sim::directed<T>(SimWide(a) op SimWide(b), 'd'); }   \
+    inline T __##f##name##_ru(T a, T b) { return sim::directed<T>(SimWide(a) op SimWide(b), 'u'); }   \
+    inline T __##f##name##_rz(T a, T b) { return sim::directed<T>(SimWide(a) op SimWide(b), 'z'); }
+SIM_DIRECTED(float, f, add, +) SIM_DIRECTED(float, f, sub, -)
+SIM_DIRECTED(float, f, mul, *) SIM_DIRECTED(float, f, div, /)
+SIM_DIRECTED(double, d, add, +) SIM_DIRECTED(double, d, sub, -)
+SIM_DIRECTED(double, d, mul, *) SIM_DIRECTED(double, d, div, /)
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 inline void __sincosf(float x, float* s, float* c) { *s = std::sin(x), *c = std::cos(x); }
