@@ -119,7 +119,8 @@ FAULTS: dict[str, Fault] = {
         "two threads access the same word with no synchronization between them, and at least "
         "one of them writes",
         "if both threads are in one block, put a barrier between the two lines; if they are "
-        "in two blocks, let one thread write each output, or add with atomics",
+        "in two blocks, let one thread write each output, add with atomics, or call "
+        "`__threadfence()` before a signal and after its read",
     ),
     "uninitialised read": Fault(
         "a thread reads shared memory, workspace or y before anything wrote it",

@@ -114,7 +114,7 @@ def read_findings(
 
 def _is_of_atomic(row: ReportedFinding, loads: Collection[int]) -> bool:
     """Return whether a race is between an atomic and one of these loads."""
-    of_atomic = row.kind == "race" and "atomic" in row.text
+    of_atomic = row.kind == "race" and "atomic" in row.text and "has block scope" not in row.text
     return of_atomic and bool({row.address, row.other_address} & set(loads))
 
 

@@ -99,3 +99,27 @@ def test_a_run_that_is_repeated_leaves_no_trace() -> None:
     total = np.zeros(1, np.int32)
     any_kernel.run(source, "adds", y, total, grid=512, block=32)
     assert (y == 8).all() and total[0] == 512
+
+
+_SIGNAL = """#include <cuda/atomic>
+__global__ void signal(int* data, int* flag) {
+    cuda::atomic_ref<int, cuda::%s> f(*flag);
+    if (blockIdx.x == 0) {
+        data[0] = 5;
+        f.store(1, cuda::memory_order_release);
+    } else {
+        while (f.load(cuda::memory_order_acquire) == 0) {}
+        data[1] = data[0];
+    }
+}"""
+
+
+def test_an_atomic_of_block_scope_orders_only_its_block() -> None:
+    def run(scope: str) -> list[Finding]:
+        arguments = np.zeros(4, np.int32), np.zeros(1, np.int32)
+        return any_kernel.run(_SIGNAL % scope, "signal", *arguments, grid=2, block=1).findings
+
+    assert not run("thread_scope_device")
+    with pytest.raises(LaunchError, match="block scope") as caught:
+        run("thread_scope_block")
+    assert {finding.kind for finding in caught.value.findings if finding.error} == {"race"}

@@ -101,6 +101,8 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     g_running = &launch;
     ++g_counters.launches;
     launch.serial = g_serial || g_threads == 1 || launch.runs == 1 || (g_trace && g_unwatched);
+    launch.counted.resize(launch.chosen.empty() ? 0 : launch.runs);
+    launch.reaches.resize(launch.counted.size());
     launch.turns.add();
     for (int i = 1; i < g_threads && !launch.serial; ++i) start_worker(launch);
     run_worker(launch, 0);
@@ -113,6 +115,7 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     }
     g_os_threads = 0;
     g_running = nullptr;
+    add_totals(launch);
     if (g_sample) extrapolate(launch);
     write_report(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%zu\t%.400s\n", grid.x, grid.y, grid.z,
                       block.x, block.y, block.z, launch.static_bytes.load(), shared_bytes,

@@ -21,40 +21,51 @@ Worker::~Worker() {
     for (Seen& seen : block_seen) free(seen.owner);
 }
 
+// Adds the counts of `sites`, times a weight.
+void add_sites(std::vector<Site>& to, const std::vector<Site>& sites, double weight) {
+    to.resize(std::max(to.size(), g_pcs.size()));
+    for (size_t i = 1; i < sites.size(); ++i) {
+        const Site& s = sites[i];
+        if (!s.pc) continue;
+        to[i].before_atomic |= s.before_atomic;
+        to[i].before_swap |= s.before_swap;
+        to[i].pc = s.pc, to[i].bytes = s.bytes, to[i].kind = s.kind;
+        for (int space : {0, 1}) to[i].stats[space].add(s.stats[space].times(weight));
+    }
+}
+
+// Adds the counts of all workers of a launch to the totals. They are scaled only here, so that the
+// rounding does not depend on which worker ran which block.
+void add_totals(const Launch& launch) {
+    for (const std::string& reach : launch.reaches) write_report(reach);
+    add_sites(g_sites, launch.sites, launch.weight);
+    g_steps.resize(g_code_bytes / 4 + 1);
+    for (size_t i = 0; i < launch.steps.size(); ++i)
+        g_steps[i] += uint64_t(double(launch.steps[i]) * launch.weight + 0.5);
+}
+
 void Worker::run(Launch* l) {
     launch = l;
     Counters before{};
-    std::string reaches;
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         ++g_blocks_ended;
         if (l->chosen.empty()) continue;
-        if (l->weight > 1) report_reach(reaches, l->chosen[i]);
-        Counters now = totals(), own = now;
-        own.add(before, -1);
+        if (l->weight > 1) report_reach(l->reaches[i], l->chosen[i]);
+        Counters now = totals();
+        l->counted[i] = now;
+        l->counted[i].add(before, -1);
         before = now;
-        std::lock_guard<std::mutex> hold(l->lock);
-        l->counted.push_back(own);
     }
     for (char* stacks : reserved) munmap(stacks, kGuard + (crowded ? 32 : 1) * kStack);
     munmap(shared, kSharedSpan);
     munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
     std::lock_guard<std::mutex> hold(g_lock);
-    write_report(reaches);
-    g_sites.resize(g_pcs.size());
-    for (size_t i = 1; i < sites.size(); ++i) {
-        const Site& s = sites[i];
-        if (!s.pc) continue;
-        g_sites[i].before_atomic |= s.before_atomic;
-        g_sites[i].before_swap |= s.before_swap;
-        g_sites[i].pc = s.pc, g_sites[i].bytes = s.bytes, g_sites[i].kind = s.kind;
-        for (int space : {0, 1}) g_sites[i].stats[space].add(s.stats[space].times(l->weight));
-    }
+    add_sites(l->sites, sites, 1);
     if (l->chosen.empty()) g_counters.add(totals());
-    g_steps.resize(g_code_bytes / 4 + 1);
-    for (size_t i = 0; i < g_steps.size(); ++i)
-        g_steps[i] += uint64_t(double(steps[i]) * l->weight + 0.5);
+    l->steps.resize(g_code_bytes / 4 + 1);
+    for (size_t i = 0; i < l->steps.size(); ++i) l->steps[i] += steps[i];
 }
 
 // Returns the counters so far, including those that are counted for each site.

@@ -1,6 +1,8 @@
 // The simulator's runtime: it runs CUDA threads as fibers and checks and counts their accesses.
 //
-//   launch    One worker (an OS thread) per core takes blocks, and runs each of them to its end.
+//   launch    One worker (an OS thread) per core takes blocks, and runs each of them to its end. If
+//             blocks turn out to depend on one another, or if there is something to report, the run
+//             is repeated with one block at a time (Turns): then the report is the same each time.
 //   fiber     Each thread of a block has its own stack. It runs until it blocks at a barrier or a
 //             warp operation, or until its access log is full; then the next thread runs. Nothing
 //             preempts a thread. If a block seems to spin on a flag of a block that has not begun,
@@ -20,6 +22,7 @@
 //             The cell stores which threads accessed the word last, and when: in which phase of the
 //             block (between which barriers), and after which operation of the warp. Two accesses
 //             without synchronization between them are a race, whichever of them ran first.
+//   signal    A fence and, after it, an atomic or volatile store orders threads too (order.h).
 //   finding   The runtime reports an error once for each code address. It ends a thread that cannot
 //             go on; the other threads run on. So one run finds all errors.
 //

@@ -264,7 +264,10 @@ struct Launch {
     uint64_t blocks, runs;  // blocks of the grid, and how many of them are simulated
     std::vector<uint64_t> chosen;  // the numbers of the simulated blocks; empty: all of them
     double weight = 1;             // how many blocks each simulated block represents
-    std::vector<Counters> counted;  // for each of the chosen blocks
+    std::vector<Counters> counted;     // for each of the chosen blocks
+    std::vector<std::string> reaches;  // the same; see Worker::report_reach
+    std::vector<Site> sites;           // the totals of its simulated blocks; see add_totals
+    std::vector<uint64_t> steps;       // the same; see Worker::steps
     std::atomic<uint64_t> next{0};
     bool cooperative = false;          // all blocks run at the same time
     std::atomic<unsigned> cluster_x{1}, cluster_y{1}, cluster_z{1};  // blocks of a cluster
