@@ -168,6 +168,7 @@ def simulate(
         - earlier: problems in the form of `problem`, each with the bytes of its tensors by name.
           The kernel is called for them first, in the same process, with other data, at the same
           addresses if it fits.
+        - workspace_shift: bytes from the start of a page to the workspace and the plan.
         - sample: (blocks, seed) runs only this many blocks of each launch, chosen at random. Counts
           are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and the
           workspace are then incomplete.
@@ -240,11 +241,13 @@ def _failure(
         return LaunchError(text, kind=result.findings[0].kind)
     limit = request.get("workspace_limit", result.workspace)
     if result.workspace > limit:
-        return LaunchError(
+        error = LaunchError(
             f"{label} needs {result.workspace:,} bytes of workspace for this problem, more than "
             f"the limit of {limit:,} bytes: load(..., workspace_limit={result.workspace})",
             kind="too little workspace",
         )
+        error.needed = result.workspace
+        return error
     if result.missing:
         return _not_run(label, result.missing)
     if result.error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,18 +76,19 @@ class Source:
                 return path.name, text
         return Path(self.label).name, self.text
 
-    def headers(self) -> dict[Path, tuple[str, str]]:
+    def headers(self, folders: Sequence[Path] = ()) -> dict[Path, tuple[str, str]]:
         """Return the local headers that it includes, directly or indirectly, by path.
 
         Each value is (the name in the first #include, the text). Conditions are not evaluated: an
-        #include inside an #if counts.
+        #include inside an #if counts. `folders` are searched last, as those of -I.
         """
         headers: dict[Path, tuple[str, str]] = {}
         todo = [(self.text, self.folder)]
         while todo:
             text, own_folder = todo.pop()
             for name in INCLUDE.findall(text):
-                paths = [(folder / name).resolve() for folder in (own_folder, KERNEL_DIR)]
+                searched = (own_folder, KERNEL_DIR, *folders)
+                paths = [(folder / name).resolve() for folder in searched]
                 path = next((path for path in paths if path.is_file()), None)
                 if path and path not in headers:
                     header = path.read_text(errors="replace")

@@ -41,15 +41,17 @@ from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import examine, failed
+from .examine import examine, failed, simulated_seconds
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
 
 # The named problems of a default check; generated problems come after them.
 _SETS = ("awkward", "limits")
-# The time limit of the search for the smallest problem that fails.
+# The time limit of the search for the smallest problem that fails. On the simulator the time is an
+# estimate, so that the report does not depend on the load of the machine.
 _SHRINK_SECONDS = 20.0
+_SIM_SECONDS_PER_TRY = 0.1
 # An int cannot hold the number of elements of a larger tensor.
 _INT = 1 << 31
 # Matches the declaration of an array.
@@ -171,6 +173,7 @@ def check(
     """
     arguments.flag(progress, "progress")
     arguments.flag(raises, "raises")
+    arguments.function(each, "each")
     arguments.flag(simulate, "simulate")
     if count is not None and problem is not None:
         raise ProblemError(
@@ -319,6 +322,8 @@ class Checker:
         Raises UnsupportedError or LaunchError.
         """
         kernel = kernel or self.kernel
+        if setting.least_workspaces:
+            return self._run_with_least_workspace(problem, setting, kernel, notes)
         if setting.workspace:
             kernel = kernel.limited(setting.workspace)
         given = (kernel, problem, self.seed, notes, setting)
@@ -334,6 +339,23 @@ class Checker:
         except ConvlabError as error:
             error.problem = problem
             raise
+
+    def _run_with_least_workspace(
+        self, problem: Problem, setting: Setting, kernel: Runnable, notes: tuple[str, ...]
+    ) -> Report:
+        """Check one problem with a multiple of the least workspace with which the kernel works.
+
+        A kernel that needs more than the limit is not launched, and the error has its least. If it
+        works without workspace, the first run counts.
+        """
+        plain = replace(setting, least_workspaces=0)
+        try:
+            return self.run(problem, plain, kernel.limited(0), notes)
+        except LaunchError as error:
+            if error.kind != "too little workspace":
+                raise
+            least = error.needed
+        return self.run(problem, plain, kernel.limited(setting.least_workspaces * least), notes)
 
     def _with_array_bounds(self, report: Report, kernel: Runnable) -> Report:
         """Check the indices of local arrays: only the simulator's untraced build does.
@@ -368,7 +390,7 @@ class Checker:
             return str(error)
         except LaunchError as error:
             # The entry point may return an error for an alignment that it does not support.
-            is_unsupported = not error.kind and (setting.offset or setting.fits_any)
+            is_unsupported = not error.kind and (setting.moves_inputs or setting.fits_any)
             if is_unsupported or error.kind == "too little workspace":
                 return error.args[0].split(": load(")[0]
             self.seconds_lost += time.perf_counter() - started
@@ -493,7 +515,17 @@ def _check_set(
                 tries = f"{len(tried)} {'try' if len(tried) == 1 else 'tries'}"
                 notes += (f"smallest problem found in {tries}, from {least.problem.label}",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
-    return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also, left_out=left_out)
+    header = getattr(checker.kernel, "header", None)
+    return Reports(
+        name,
+        tuple(reports),
+        tuple(skipped),
+        smallest,
+        notes,
+        also,
+        left_out=left_out,
+        supports=() if header is None else header.supports,
+    )
 
 
 @contextmanager
@@ -521,11 +553,15 @@ def _shrunk(
 ) -> tuple[Report, dict[Problem, Report]]:
     """Return the report of the smallest problem that fails in the same way, and all reports tried."""
     tried: dict[Problem, Report] = {}
-    deadline = time.perf_counter() + _SHRINK_SECONDS
+    started = time.perf_counter()
+    estimated = 0.0
 
     def fails(problem: Problem) -> bool:
-        if checker.seconds_lost > _FAULT_SECONDS or time.perf_counter() > deadline:
+        nonlocal estimated
+        taken = estimated if checker.kernel.counts else time.perf_counter() - started
+        if checker.seconds_lost > _FAULT_SECONDS or taken >= _SHRINK_SECONDS:
             return False
+        estimated += simulated_seconds(problem) + _SIM_SECONDS_PER_TRY
         report = checker.attempt(one, problem)
         if isinstance(report, str):
             return False
