@@ -44,7 +44,8 @@ def serve(server) -> None:
                 status, text = _run_in_child(server, request | {"serial": True})
         except OSError as error:
             # The kernel did not start, so this says nothing about it.
-            status, text = 1, _line("missing", f"a process did not start: {error}")
+            status = 1
+            text = _line("missing", f"a process did not start: {error}")
         reply = {"status": status, "report": text}
         server.reply(json.dumps(reply).encode())
 
