@@ -32,7 +32,9 @@ except ModuleNotFoundError as error:
         sys.exit("convlab: the commands are in convlab/commands, which was deleted")
     if (error.name or "").partition(".")[0] == "convlab":
         raise
-    sys.exit(_missing(error.name))
+    print(_missing(error.name), file=sys.stderr)
+    # As in exit_status.py, which could not be imported: this machine lacks something.
+    sys.exit(6)
 
 
 def command() -> NoReturn:

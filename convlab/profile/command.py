@@ -30,7 +30,8 @@ class Inspect(CommandForEachKernel):
         add_problem(parser)
         add_engine(parser, "both, if there is a GPU")
         group_of(parser, HOW).add_argument(
-            "--gpu", help="T4, A100, L4, 'RTX 4090', H100 or H200; default: the one here, else H200"
+            "--gpu",
+            help="T4, A100, L4, 'RTX 4090', 'RTX 5090', H100 or H200; default: the one here, else H200",
         )
         add_plot(parser, for_each_kernel=True)
         add_listing(parser)

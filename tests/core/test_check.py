@@ -489,7 +489,8 @@ def test_patterns_do_not_count_what_was_not_watched(monkeypatch):
 
     good = check(Fake(), PLAIN)
     wrong = check(Fake(shifted), FULL)
-    monkeypatch.setattr("convlab.core.rooms.provided", lambda kind, name: describe)
+    rooms = {"of_problems": describe}
+    monkeypatch.setattr("convlab.core.rooms.provided", lambda kind, name: rooms.get(name))
     unwatched = dataclasses.replace(good, unwatched="bounds were not watched")
     reports = Reports("k", (good, wrong, unwatched))
     assert reports.patterns is not None and seen == [(PLAIN, True), (FULL, False)]
