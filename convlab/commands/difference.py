@@ -24,7 +24,7 @@ class _File(NamedTuple):
     def of(cls, kernel: Kernel | str) -> Self:
         if isinstance(kernel, Kernel):
             return cls(kernel.name, kernel.file.whole.splitlines(), kernel.header.parent)
-        if "@" in kernel:
+        if catalog.split_tunables(kernel)[1]:
             raise ProblemError(f"diff compares files: leave out the tunables of {kernel}")
         path = catalog.find(kernel)
         text = catalog.read(path)

@@ -100,7 +100,9 @@ def _names_kernel(word: str, variables: Mapping[str, Any]) -> bool:
     """Return whether a word is exactly a kernel's name; then it is not a problem."""
     if variables and isinstance(variables.get(word), _runnable_class()):
         return True
-    return any(path.stem == word for path in catalog.catalog()) or Path(word).is_file()
+    if catalog.is_path(word):
+        return Path(word).is_file()
+    return any(path.stem == word for path in catalog.quiet_catalog())
 
 
 def _is_problem(word: str, variables: Mapping[str, Any]) -> bool:
@@ -121,7 +123,7 @@ def _is_part(word: str) -> bool:
 
 def _kernel(word: str, variables: Mapping[str, Any], engine: str) -> Any:
     """Return the runnable that a variable holds, else the word of a kernel or a baseline."""
-    name, _, tunables = word.partition("@")
+    name, tunables = catalog.split_tunables(word)
     if name.endswith(".py"):
         stem = Path(name).stem[:_LONGEST]
         raise ProblemError(
@@ -133,12 +135,12 @@ def _kernel(word: str, variables: Mapping[str, Any], engine: str) -> Any:
         kernel = _held(name, tunables, variables, engine)
         if kernel is not None:
             return kernel
-    if _LIKE_DIMENSIONS.match(word) and not Path(word).exists():
+    if _LIKE_DIMENSIONS.match(word) and not catalog.is_path(word):
         raise ProblemError(
             f"{word} is no kernel: to set a tunable, write KERNEL@{word}; for a problem, by name or "
             f"dimensions, write --problem {SPEC}"
         )
-    if ":" in name:
+    if ":" in name and not catalog.is_path(name):
         return choice(name, "baseline", BASELINES)
     _find(name, variables)
     return word
@@ -160,7 +162,8 @@ def _find(name: str, variables: Mapping[str, Any]) -> None:
     try:
         catalog.find(name)
     except CatalogError:
-        if "/" in name or name.endswith(".cu") or hint(name, catalog.names()):
+        is_file = catalog.is_path(name) or Path(name).is_file()
+        if is_file or hint(name, catalog.names()):
             raise
         kernels = [*_held_kernels(variables), *catalog.names(), *BASELINES]
         near = hint(name, kernels) or hint(name, [*problem_names(), *EPILOGUE])

@@ -86,6 +86,30 @@ class BuildError(ConvlabError, RuntimeError):
         self.places = list(places)
 
 
+class NotSimulated(BuildError):
+    """The kernel uses a part of CUDA that the simulator does not support: run it on a GPU.
+
+    It says nothing about the kernel, which may be correct. A construct that is found only when the
+    kernel runs raises a `LaunchError` with the same ``kind``.
+
+    Attributes
+    ----------
+    names : list of str
+        What the simulator lacks: a header, a function, a type, a PTX instruction.
+    """
+
+    kind = "not simulated"
+
+    def __init__(
+        self,
+        message: str,
+        places: Sequence[tuple[str, int, str]] = (),
+        names: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, places)
+        self.names = list(names)
+
+
 class LaunchError(ConvlabError, RuntimeError):
     """A kernel returned an error, crashed, hung, or did not get the memory that it needs.
 

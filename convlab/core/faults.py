@@ -263,6 +263,11 @@ FAULTS: dict[str, Fault] = {
         "the compiler rejected the file, or there is no compiler",
         "fix the first error; the others often follow from it",
     ),
+    "not simulated": Fault(
+        "the kernel uses a part of CUDA that the simulator does not support; this says nothing "
+        "about the kernel, which may be correct",
+        "check it on a GPU, or replace the construct that the message names",
+    ),
     "refused": Fault(
         "the entry point returned an error",
         "read the text of that error",

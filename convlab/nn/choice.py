@@ -129,8 +129,9 @@ def best(
     name = None
     known = {each.name: each for each in (*rivals, library)}
     # The record may not exist, or may be unreadable.
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        name = str(json.loads(record.read_text())["choice"])
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        if toolchain.is_yours(record.parent) and toolchain.is_yours(record):
+            name = str(json.loads(record.read_text())["choice"])
     if name not in known and measured:
         name = _measured(rivals, library, problem, record)
     return known.get(name) or ruled(able, problem, precision, able[0].target) or library
@@ -204,7 +205,7 @@ def _measured(rivals: Sequence[Kernel], library: Baseline, problem: Problem, rec
     name = fastest(comparison)
     if name is None:
         raise LaunchError(f"nothing ran on {problem.label}: " + "; ".join(comparison.failures))
-    record.parent.mkdir(exist_ok=True)
+    record.parent.mkdir(mode=0o700, exist_ok=True)
     # An incomplete file cannot be read as JSON, and is ignored.
     record.write_text(json.dumps({"choice": name, **comparison.to_dict()}))
     return name

@@ -17,6 +17,7 @@ import torch
 
 from ..core import arguments
 from ..core.errors import ProblemError
+from ..core.kernel.catalog import is_path, split_tunables
 from ..core.kernel.kernel import load
 from .choice import AUTOS, Auto
 
@@ -31,8 +32,10 @@ def key_of(kernel: Any) -> str:
     """Return the key of a kernel: a string for the op's arguments."""
     if isinstance(kernel, (str, os.PathLike)):
         text = arguments.text(str(arguments.path(kernel, "kernel")), "kernel")
-        is_path = text.endswith(".cu") or os.path.dirname(text) != ""
-        return os.path.abspath(text) if is_path else text
+        name, tunables = split_tunables(text)
+        if not is_path(name):
+            return text
+        return os.path.abspath(name) + (f"@{tunables}" if tunables else "")
     for key, known in _kernels.items():
         if known is kernel:
             return key

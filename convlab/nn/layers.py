@@ -5,26 +5,34 @@ cuDNN and TF32, unless ``torch.backends.cudnn.allow_tf32 = False``.
 
 The support for torch's features:
 
-================================  ======================================================
-backward, double backward         works
-forward_ad, jvp, jacfwd, hessian  not supported: raises ProblemError
-func.grad, vjp, jacrev            works; jacrev(jacrev(f)) is a Hessian
-vmap                              works; one call of the kernel for each element
-func.functional_call              works
-compile                           works; conv2d takes a Kernel object from torch 2.13 on
-compile of func.grad, vmap, ...   not supported; works without torch.compile
-export                            works; to save it, give the kernel by name or path
-fx.symbolic_trace                 works; the convolution is one node
-jit.trace, jit.script             works; a scripted model cannot be saved
-autocast                          works; float16 and bfloat16 inputs are cast to float32
-other dtypes                      not supported: raises ProblemError
-meta and fake tensors             works
-channels_last and other strides   works; y is contiguous
-checkpoint                        works
-DistributedDataParallel           works
-pickle, deepcopy, torch.save      works; a copy shares the kernel, a pickle contains it
-CUDA graphs                       works on a GPU, if the kernel ran before the capture
-================================  ======================================================
+====================================  ===========================================================
+backward, double backward             works
+forward_ad, jvp, jacfwd, hessian      not supported: raises ProblemError
+func.grad, vjp, jacrev                works; jacrev(jacrev(f)) is a Hessian
+vmap                                  works; one call of the kernel for each element
+func.functional_call                  works
+compile                               works; conv2d takes a Kernel object from torch 2.13 on
+compile of func.grad, vmap, ...       not supported; works without torch.compile
+export                                works; to save it, give the kernel by name or path
+fx.symbolic_trace                     works; the convolution is one node
+jit.trace, jit.script                 works; a scripted model cannot be saved
+autocast                              works; float16 and bfloat16 inputs are cast to float32
+other dtypes                          not supported: raises ProblemError
+meta and fake tensors                 works
+make_fx, dispatch modes               works; the convolution is one node
+tensor subclasses                     works if the class can run the op; else raises ProblemError
+func.functionalize                    works; not around another transform: raises ProblemError
+sparse, nested, quantized, lazy       not supported: raises ProblemError
+storage that is too small             not supported: raises ProblemError
+negated, expanded, overlapping views  works
+inference mode                        works; its tensors need no gradients, as in torch
+use_deterministic_algorithms          a kernel with `atomics: yes` raises ProblemError
+channels_last and other strides       works; y is contiguous
+checkpoint                            works
+DistributedDataParallel               works
+pickle, deepcopy, torch.save          works; a copy shares the kernel, a pickle contains it
+CUDA graphs                           works on a GPU, if the kernel ran before the capture
+====================================  ===========================================================
 """
 
 import contextlib
@@ -42,7 +50,7 @@ from torch import Tensor, nn
 from ..core.arguments import choice, flag, shown
 from ..core.errors import ProblemError
 from ..core.kernel.call import problem_of_call
-from ..core.kernel.catalog import find
+from ..core.kernel.catalog import find, split_tunables
 from ..core.machine.device import Gpu, find_gpu
 from ..core.problem.problem import Problem
 from ..core.show.table import Table, wrapped
@@ -273,7 +281,7 @@ def replace(
     # These raise before any layer is changed.
     key = key_of(kernel)
     if isinstance(kernel, (str, os.PathLike)) and key not in AUTOS:
-        find(key.partition("@")[0], AUTOS)
+        find(split_tunables(key)[0], AUTOS)
     _require_module(model)
     if where is not None and not callable(where):
         raise ProblemError(f"where must be a function of a name and a layer, not {shown(where)}")

@@ -18,9 +18,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..core import arguments
-from ..core.errors import ProblemError
+from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.call import (
     ConvOptions,
     has_tangent,
@@ -29,7 +30,7 @@ from ..core.kernel.call import (
     problem_of_call,
     relu_keyword,
 )
-from ..core.kernel.data import named_tensors
+from ..core.kernel.data import is_plain, named_tensors, require_memory, unreadable
 from ..core.problem.problem import pair
 from .keys import kernel_of, key_of
 
@@ -59,6 +60,7 @@ def _compute(x, w, bias, kernel, *options) -> Tensor:
     """Call the kernel for a key; the options are those of `convolve`."""
     stride, padding, dilation, groups, relu = options
     _require_float32(x, w, bias)
+    require_memory(x, w, bias)
     # torch would drop the tangent of an op with `register_autograd`, without an error.
     if has_tangent(x, w, bias):
         raise ProblemError(_NO_FORWARD_MODE)
@@ -152,6 +154,8 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, *inputs) -> tuple[Tensor, int]:
         """Return y for each element of the batch, and the batch's dimension."""
+        if not info.batch_size:
+            return _no_outputs(in_dims, inputs), 0
         outputs = []
         for i in range(info.batch_size):
             element = [
@@ -160,6 +164,18 @@ class _Convolution(torch.autograd.Function):
             ]
             outputs.append(_Convolution.apply(*element))
         return torch.stack(outputs), 0
+
+
+def _no_outputs(in_dims, inputs) -> Tensor:
+    """Return the outputs of an empty batch: (0, N, K, P, Q)."""
+    element = list(inputs)
+    for i, dim in enumerate(in_dims[:3]):
+        if inputs[i] is not None:
+            shape = list(inputs[i].shape)
+            if dim is not None:
+                del shape[dim]
+            element[i] = torch.empty(shape, device="meta")
+    return inputs[0].new_empty((0, *_op(*element).shape))
 
 
 # --- the call -------------------------------------------------------------------------------
@@ -191,9 +207,46 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, ke
         call = _op
     else:
         problem_of_call(images, w, bias, (stride, padding, dilation, groups, relu))
-        call = _Convolution.apply if is_transformed() else _op
+        call = _eager
     y = call(images, w, bias, key, stride, padding, dilation, groups, relu)
     return y.squeeze(0) if x.dim() == 3 else y
+
+
+def _eager(*inputs) -> Tensor:
+    """Call the op, also under transforms of `torch.func`.
+
+    Raises ProblemError if the class of a tensor, or `functionalize`, does not support the op.
+    """
+    tensors = named_tensors(*inputs[:3])
+    for name, tensor in tensors:
+        if tensor.device != tensors[0][1].device:
+            raise ProblemError(
+                f"{name} is on {tensor.device} and x on {inputs[0].device}; move one of them"
+            )
+    try:
+        if not is_transformed() or _is_functionalized():
+            return _op(*inputs)
+        return _Convolution.apply(*inputs)
+    except ConvlabError:
+        raise
+    # Of a tensor's class these are: no handler, no rule for the op.
+    except (TypeError, RuntimeError) as error:
+        if "custom_function_call" in str(error):
+            raise ProblemError(
+                "torch.func.functionalize of another transform (grad, vmap, ...) does not support "
+                "convlab's kernels: call the transform without functionalize"
+            ) from None
+        for name, tensor in tensors:
+            if not is_plain(tensor) and type(tensor) not in (Tensor, FakeTensor):
+                raise ProblemError(unreadable(name, tensor)) from error
+        raise
+
+
+def _is_functionalized() -> bool:
+    """Return whether the innermost transform of `torch.func` is `functionalize`."""
+    functorch = torch._C._functorch
+    innermost = functorch.peek_interpreter_stack()
+    return innermost.key() == functorch.TransformType.Functionalize
 
 
 def _without_autocast(*tensors: Tensor | None) -> list[Tensor | None]:

@@ -80,11 +80,11 @@ def _of_parser(
     takes_kernels = any(action.dest == "kernels" for action in parser._actions)
     if word.startswith("-") or not takes_kernels:
         return list(options)
-    name, at, _ = word.partition("@")
+    name, at, _ = word.rpartition("@")
     if at:
         return [f"{name}@{tunable}=" for tunable in _tunables(name, variables)]
     names = _names_of(Kernel, variables)
-    names += [path.stem for path in catalog.catalog()]
+    names += [path.stem for path in catalog.quiet_catalog()]
     names += BASELINES
     if known[0] == "sweep" and len(known) > 1:
         return [*(f"{tunable}=" for tunable in _tunables(known[1], variables)), *names]

@@ -2,7 +2,6 @@
 
 import functools
 import platform
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..core.errors import BuildError
 from ..core.kernel.catalog import KERNEL_DIR
 from ..core.machine import toolchain
 from .rewrite import rewrite
+from .unsupported import as_not_simulated
 
 INCLUDE = Path(__file__).parent / "include"
 # The folders that kernels include instead of CUDA's headers.
@@ -69,9 +69,6 @@ UNTRACED_FLAGS = [
 _FIRST_LINE = "#include <cuda_runtime.h>\n"
 # Vectorized joins of mbarrier clocks halve the time of an untraced wgmma rung.
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-pthread"]
-_NO_CUDA_HEADER = re.compile(
-    r"\.cuh?:\d+: (cu\w*\.h|mma\.h|cooperative_groups\S+|nv\w*\.h(pp)?|(cub|cuda|thrust)/\S+): No such"
-)
 
 
 def compiler() -> Path:
@@ -127,23 +124,13 @@ def build(
         try:
             return compile_library(compilation, folder)
         except BuildError as error:
-            if not _NO_CUDA_HEADER.search(str(error)):
-                raise
-            raise _with_known_headers(error) from None
+            raise as_not_simulated(error, HEADERS) from None
 
     def find_key() -> Key:
         return key_of(source, "sim", [*flags, toolchain.identity(gcc), linked], HEADERS)
 
     built = cache.build(find_key, make)
     return replace(built, flags=tuple(flags))
-
-
-def _with_known_headers(error: BuildError) -> BuildError:
-    """Return an error about a missing CUDA header, with the headers that the simulator has."""
-    known = sorted(path.name for folder in HEADERS for path in folder.glob("[cv]*.h"))
-    note = f"of CUDA's headers the simulator has only {', '.join(known)}; others need a GPU"
-    text, full_log, path = str(error).rpartition("\nfull log: ")
-    return BuildError(f"{text}\n{note}{full_log}{path}", error.places)
 
 
 def _copy_rewritten_headers(source: Source, folder: Path) -> dict[Path, Path]:

@@ -46,7 +46,7 @@ def quote_line(file: str | None, line: int | None, source: Path | str) -> list[s
     if file is None:
         return []
     path = Path(file)
-    if path.is_file():
+    if path.is_absolute() and path.is_file():
         # An absolute path is that of a header, or of a kernel outside the catalog.
         name = path.name
         text = path.read_text()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from convlab.core.errors import CatalogError, ProblemError
 from convlab.core.kernel import catalog as module
-from convlab.core.kernel.catalog import Header, catalog, find, folders, parse_header, read
+from convlab.core.kernel.catalog import Header, catalog, find, folders, names, parse_header, read
+from convlab.core.kernel.kernel import resolve
 from convlab.core.problem.problem import Problem
 
 pytestmark = pytest.mark.pure
@@ -257,3 +259,56 @@ def test_the_shipped_kernels_have_headers():
     for path in catalog():
         header = parse_header(path.read_text(), path)
         assert header.title != path.stem and header.idea and header.limits
+
+
+def test_a_name_never_means_a_file_in_the_working_directory(kernels):
+    """A file without an ending could be anything; a path is written with a slash or with .cu."""
+    Path("01_direct").write_text("not a kernel")
+    Path("mine").write_text("")
+    assert find("01_direct") == kernels / "01_direct.cu"
+    with pytest.raises(CatalogError, match=r"no kernel is named 'mine'; .* write \./mine"):
+        find("mine")
+    assert find("./mine") == Path("mine") and find("./01_direct") == Path("01_direct")
+    with pytest.raises(CatalogError, match="there is no file ./01"):
+        find("./01")
+
+
+def test_a_file_that_hides_a_shipped_kernel_is_reported_once(kernels, tmp_path):
+    put(tmp_path / "elsewhere" / "kernels", "01_direct", "05_mine")
+    module._said.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        names()
+        find("05_mine")
+        assert not caught
+        for _ in range(3):
+            find("01")
+            catalog()
+    assert len(caught) == 1
+    text = str(caught[0].message)
+    assert text.startswith("01_direct: the name means your file in ") and "elsewhere" in text
+
+
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        ("03_smem_tile@C_TILE=4,X=2", ("03_smem_tile", "C_TILE=4,X=2")),
+        ("03_smem_tile", ("03_smem_tile", "")),
+        ("k at@x.cu", ("k at@x.cu", "")),
+        ("k@T=1.cu@T=2", ("k@T=1.cu", "T=2")),
+        ("/a@b/k", ("/a@b/k", "")),
+        ("/a@b/k.cu@T=8", ("/a@b/k.cu", "T=8")),
+    ],
+)
+def test_the_tunables_of_a_text(text, parts):
+    assert module.split_tunables(text) == parts
+
+
+def test_a_path_may_have_any_characters(tmp_path, monkeypatch):
+    source = (module.KERNEL_DIR / "01_direct.cu").read_text()
+    monkeypatch.chdir(tmp_path)
+    for name in ("k at@x.cu", "a:b.cu", "N1.cu", "K=8.cu", "new\nline.cu", "é.cu"):
+        Path(name).write_text(source)
+        for text in (name, str(tmp_path / name)):
+            assert resolve(text, "sim").source == source
+        assert resolve(f"{name}@THREADS=64", "sim").path == tmp_path / name

@@ -1,14 +1,22 @@
 """Finding tools and the cache folder, on machines that differ from this one."""
 
+import errno
+import grp
+import hashlib
+import json
 import os
+import pwd
 import shutil
+import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from convlab.core.builds import cache
 from convlab.core.errors import BuildError
 from convlab.core.machine import toolchain
 
@@ -136,12 +144,35 @@ def test_no_chosen_folder_and_no_home(anew: pytest.MonkeyPatch, tmp_path: Path) 
     shutil.rmtree(folder)
 
 
+def shared_group(chosen: Path, patch: pytest.MonkeyPatch, members: list[str]) -> None:
+    """Let the folder be writable by the user's own group, which has these members."""
+    chosen.chmod(0o770)
+    patch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="me", pw_gid=os.getgid()))
+    group = SimpleNamespace(gr_name="me", gr_mem=members)
+    patch.setattr(grp, "getgrgid", lambda _: group)
+
+
+def foreign_link(chosen: Path, patch: pytest.MonkeyPatch) -> None:
+    """Replace the folder by another user's link to a folder that is ours."""
+    chosen.rename(chosen.with_name("target"))
+    chosen.symlink_to("target")
+    status = SimpleNamespace(st_uid=12345, st_mode=stat.S_IFLNK | 0o777)
+    patch.setattr(type(chosen), "lstat", lambda path: status)
+
+
 # The reason why a folder is not used, and what makes it unusable.
 UNUSABLE = {
     "is a file, or": lambda chosen, patch: chosen.touch(),
     "is inside a file": lambda chosen, patch: chosen.parent.touch(),
     "is writable by other users": lambda chosen, patch: chosen.chmod(0o777),
     "belongs to another user": lambda chosen, patch: patch.setattr(os, "geteuid", lambda: -1),
+    "`chmod go-w ": lambda chosen, patch: chosen.chmod(0o777),
+    "could plant a library": lambda chosen, patch: shared_group(chosen, patch, ["me", "mate"]),
+    "because ": lambda chosen, patch: chosen.parent.chmod(0o777),
+    "is a link that belongs": lambda chosen, patch: foreign_link(chosen, patch),
+    "mounted noexec": lambda chosen, patch: patch.setattr(
+        toolchain, "_is_noexec", lambda folder: folder == chosen
+    ),
     "is not writable": lambda chosen, patch: patch.setattr(os, "access", lambda *_: False),
     "cannot be created": None,
 }
@@ -153,7 +184,7 @@ def test_an_unusable_folder(anew: pytest.MonkeyPatch, tmp_path: Path, reason: st
     chosen = tmp_path / "above" / "chosen" if UNUSABLE[reason] else Path("/proc/convlab")
     if reason != "is inside a file":
         chosen.parent.mkdir(exist_ok=True)
-    if reason in ("is writable by other users", "belongs to another user", "is not writable"):
+    if reason not in ("is a file, or", "is inside a file", "cannot be created"):
         chosen.mkdir(mode=0o700)
     if UNUSABLE[reason]:
         UNUSABLE[reason](chosen, anew)
@@ -164,3 +195,134 @@ def test_an_unusable_folder(anew: pytest.MonkeyPatch, tmp_path: Path, reason: st
     anew.setenv("CONVLAB_CACHE", str(folder))
     assert toolchain.cache_dir() == folder
     shutil.rmtree(folder)
+
+
+def test_a_group_of_ones_own_may_write(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With umask 002 every folder is writable by a group in which the user is alone."""
+    chosen = tmp_path / "chosen"
+    chosen.mkdir()
+    shared_group(chosen, anew, [])
+    assert cache_for(anew, chosen) == (chosen, "")
+    anew.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="x", pw_gid=os.getgid()))
+    assert "`chmod go-w " in cache_for(anew, chosen)[1]
+
+
+def test_no_folder_at_all(anew: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    anew.setattr(toolchain, "_is_noexec", lambda folder: True)
+    with pytest.raises(BuildError, match="noexec.*CONVLAB_CACHE"):
+        cache_for(anew, tmp_path / "chosen")
+
+
+# ---- entries of the cache -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def built(anew: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], bytes]:
+    """Return a function that builds as a new process would, and returns the library."""
+    anew.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
+
+    def make(folder: Path) -> cache.BuildOutput:
+        (folder / "out").write_bytes(b"honest")
+        return cache.BuildOutput(folder / "out")
+
+    def build() -> bytes:
+        cache._known.clear()
+        return cache.build(lambda: cache.Key("entry"), make).library.read_bytes()
+
+    assert build() == b"honest"
+    return build
+
+
+def plant(entry: Path) -> None:
+    """Write another library into an entry, with a record that fits."""
+    (entry / "kernel.so").write_bytes(b"planted")
+    record = {"library": hashlib.sha256(b"planted").hexdigest()}
+    (entry / "made.json").write_text(json.dumps(record))
+
+
+def by_link(entry: Path) -> None:
+    entry.rename(entry.with_name("elsewhere"))
+    plant(entry.with_name("elsewhere"))
+    entry.symlink_to("elsewhere")
+
+
+def by_a_linked_file(entry: Path) -> None:
+    plant(entry)
+    (entry / "kernel.so").rename(entry / "other")
+    (entry / "kernel.so").symlink_to("other")
+
+
+def by_mode(entry: Path) -> None:
+    plant(entry)
+    entry.chmod(0o777)
+
+
+def by_a_file(entry: Path) -> None:
+    shutil.rmtree(entry)
+    entry.write_text("a file")
+
+
+def by_brackets(entry: Path) -> None:
+    plant(entry)
+    (entry / "made.json").write_text("[" * 100_000)
+
+
+def by_half(entry: Path) -> None:
+    (entry / "kernel.so").write_bytes(b"hon")
+
+
+def by_type(entry: Path) -> None:
+    (entry / "made.json").write_text("7")
+
+
+SPOILT = [by_link, by_a_linked_file, by_mode, by_a_file, by_brackets, by_half, by_type]
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_an_entry_that_is_not_ones_own_is_built_again(
+    built: Callable[[], bytes], tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    spoil(tmp_path / "cache" / "entry")
+    assert built() == b"honest"
+    assert built() == b"honest"
+
+
+def test_an_entry_of_another_user(
+    built: Callable[[], bytes], anew: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One who could once write to the folder may have left an entry there."""
+    entry = tmp_path / "cache" / "entry"
+    plant(entry)
+    assert built() == b"planted"  # nothing tells it from one's own
+    assert cache._is_sound(entry)
+    anew.setattr(os, "geteuid", lambda: 12345)
+    assert not cache._is_sound(entry)
+
+
+@pytest.mark.parametrize(
+    "code, says",
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EMFILE, "raise `ulimit -n`"),
+        (errno.EACCES, "CONVLAB_CACHE"),
+    ],
+)
+def test_a_build_that_cannot_be_stored(
+    built: Callable[[], bytes], tmp_path: Path, code: int, says: str
+) -> None:
+    def make(folder: Path) -> cache.BuildOutput:
+        raise OSError(code, os.strerror(code), "kernel.so")
+
+    with pytest.raises(BuildError, match=f"cannot build in .*{os.strerror(code)}.*{says}"):
+        cache.build(lambda: cache.Key("other"), make)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["entry"]
+
+
+def test_what_cannot_be_replaced_is_not_loaded(
+    built: Callable[[], bytes], anew: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(tmp_path / "cache" / "entry")
+    (tmp_path / "cache" / "entry").chmod(0o777)
+    anew.setattr(cache, "_remove", lambda path: None)
+    with pytest.raises(BuildError, match="entry cannot be replaced by a build .*: remove it"):
+        built()

@@ -22,6 +22,7 @@ from torch import Tensor, func, nn
 from torch.autograd import forward_ad
 
 import convlab.nn.layers
+from convlab.core.kernel.libraries import Baseline, baseline
 
 MODULE = Path(convlab.nn.layers.__file__)
 BEGIN = "The support for torch's features:\n\n"
@@ -62,6 +63,7 @@ def same(ours, theirs) -> None:
 
 
 KERNEL = Float64()
+DIRECT = baseline("torch:cpu")
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 X = normal(2, 4, 6, 5)
 W = normal(6, 2, 3, 2, seed=1)
@@ -127,6 +129,7 @@ def _forward() -> None:
     calls = [
         lambda: func.jvp(ours, (X, W, BIAS), TANGENTS),
         lambda: func.jacfwd(ours, argnums=(0, 1, 2))(X, W, BIAS),
+        lambda: func.linearize(lambda w: ours(X, w), W)[1](W),
         lambda: func.hessian(lambda w: loss(ours)(X, w, BIAS))(W),
         lambda: func.grad(lambda w: func.jvp(lambda x: ours(x, w), (X,), (X,))[1].sum())(W),
         lambda: func.jvp(lambda x: torch.vmap(lambda x: ours(x, W))(x), (X[None],), (X[None],)),
@@ -155,6 +158,7 @@ def _reverse() -> None:
 def _vmap() -> None:
     batch = [torch.stack([t, t + 1]) for t in (X, W, BIAS)]
     both(lambda conv: torch.vmap(lambda x: conv(x, W, BIAS))(batch[0]))
+    assert torch.vmap(ours)(*(t[:0] for t in batch)).shape == (0, *theirs(X, W).shape)
     both(lambda conv: torch.vmap(conv, in_dims=(None, 0, None))(X, batch[1], BIAS))
     both(lambda conv: torch.vmap(conv)(*batch))
     both(lambda conv: torch.vmap(func.grad(loss(conv), argnums=1), in_dims=(0, None))(batch[0], W))
@@ -266,9 +270,175 @@ def _meta() -> None:
     layer, reference = layers()
     y = reference(X)
     assert layer.to("meta")(X.to("meta")).shape == y.shape
+    refused("w is on cpu and x on meta", lambda: ours(X.to("meta"), W))
+    refused("x is on meta", lambda: direct(X.to("meta"), W))
     with FakeTensorMode() as mode:
-        fake = ours(mode.from_tensor(X), mode.from_tensor(W))
-    assert (fake.shape, fake.device) == (y.shape, y.device)
+        x, w = mode.from_tensor(X), mode.from_tensor(W)
+        fakes = [ours(x, w), direct(x, w)]
+    # Also outside of the mode.
+    for fake in (*fakes, ours(x, w), direct(x, w)):
+        assert (type(fake).__name__, fake.shape, fake.device) == ("FakeTensor", y.shape, y.device)
+
+
+def refused(says: str, *calls: Callable[[], object]) -> None:
+    """Assert that each call raises convlab's error with this text."""
+    for call in calls:
+        try:
+            call()
+        except convlab.errors.ConvlabError as error:
+            assert says in str(error), error
+        else:
+            raise AssertionError(f"not refused: {says}")
+
+
+def direct(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Call a runnable directly, as ``convlab.load(...)(x, w)``; torch's convolution needs no build."""
+    return DIRECT(x, w, bias, **OPTIONS)
+
+
+def layer_of(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    layer, _ = layers()
+    layer.weight = nn.Parameter(w, requires_grad=False)
+    layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    return layer(x)
+
+
+# The ways to call a kernel.
+WAYS = (ours, direct, layer_of)
+
+
+@feature("make_fx, dispatch modes", "works; the convolution is one node")
+def _modes() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Doubled(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            return 2 * operation(*args, **kwargs or {})
+
+    for way in (ours, direct):
+
+        def call(x: Tensor) -> Tensor:
+            return way(x, W)  # noqa: B023
+
+        for pre_dispatch in (False, True):
+            graph = make_fx(call, pre_dispatch=pre_dispatch)(X)
+            assert sum("convlab" in str(node.target) for node in graph.graph.nodes) == 1
+            same(graph(X + 1), theirs(X + 1, W))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            same(torch.jit.trace(call, (X,))(X + 1), theirs(X + 1, W))
+    for way in (ours, direct):
+        with Doubled():
+            y = way(X, W)
+        same(y, 2 * theirs(X, W))
+
+
+class Tripled(torch.Tensor):
+    """A subclass that stands for three times the numbers in its memory."""
+
+    @classmethod
+    def __torch_dispatch__(cls, operation, types, args=(), kwargs=None):
+        def plain(value: object) -> object:
+            return 3 * value.as_subclass(Tensor) if isinstance(value, Tripled) else value
+
+        with torch._C._DisableTorchDispatch():
+            args, kwargs = torch.utils._pytree.tree_map(plain, (args, kwargs or {}))
+            return operation(*args, **kwargs)
+
+
+@feature("tensor subclasses", "works if the class can run the op; else raises ProblemError")
+def _subclasses() -> None:
+    import torch.distributed as dist
+    from torch.distributed.tensor import Replicate, distribute_tensor, init_device_mesh
+    from torch.masked import masked_tensor
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        masked = masked_tensor(X, X > 0)
+        for way in WAYS:
+            refused("x is a MaskedTensor", lambda way=way: way(masked, W))
+    for way in WAYS:
+        same(way(torch.Tensor._make_subclass(Tripled, X), W), 3 * theirs(X, W))
+        same(way(X.as_subclass(type("Own", (Tensor,), {})), W).as_subclass(Tensor), theirs(X, W))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        x, w = (distribute_tensor(t, mesh, [Replicate()]) for t in (X, W))
+        for way in WAYS:
+            refused("x is a DTensor", lambda way=way: way(x, w))
+    finally:
+        dist.destroy_process_group()
+
+
+@feature("func.functionalize", "works; not around another transform: raises ProblemError")
+def _functionalize() -> None:
+    same(func.functionalize(ours)(X, W, BIAS), theirs(X, W, BIAS))
+    same(func.functionalize(direct)(X, W, BIAS), theirs(X, W, BIAS))
+    refused("functionalize", lambda: func.functionalize(func.grad(loss(ours)))(X, W))
+
+
+@feature("sparse, nested, quantized, lazy", "not supported: raises ProblemError")
+def _not_dense() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.nested_tensor([X[0], X[1]])
+        jagged = torch.nested.nested_tensor([X[0], X[1]], layout=torch.jagged)
+        quantized = torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
+    for way in (ours, direct):
+        refused("not dense", lambda way=way: way(X.to_sparse(), W))
+        refused("x is a nested tensor", *(lambda t=t, way=way: way(t, W) for t in (nested, jagged)))
+        refused("x is quantized", lambda way=way: way(quantized, W))
+        refused(
+            "w is an uninitialized parameter",
+            lambda way=way: way(X, nn.UninitializedParameter()),
+        )
+
+
+@feature("storage that is too small", "not supported: raises ProblemError")
+def _storage() -> None:
+    for way in WAYS:
+        for size in (0, 40):
+            for i, name in enumerate(("x", "w", "bias")):
+                tensors = [X.clone(), W.clone(), BIAS.clone()]
+                tensors[i].untyped_storage().resize_(size if name != "bias" else 0)
+                refused(f"{name} needs", lambda way=way, tensors=tensors: way(*tensors))
+
+
+@feature("negated, expanded, overlapping views", "works")
+def _views() -> None:
+    for x in (
+        torch._neg_view(X),
+        torch.complex(X, X).conj().imag,
+        X[:1, :1].expand(2, 4, 6, 5),
+        X.flatten().as_strided(X.shape, (9, 7, 3, 1)),
+    ):
+        for way in WAYS:
+            same(way(x, W), theirs(x, W))
+
+
+@feature("inference mode", "works; its tensors need no gradients, as in torch")
+def _inference() -> None:
+    with torch.inference_mode():
+        x = X + 1
+        for way in WAYS:
+            same(way(x, W), theirs(x, W))
+    for way in WAYS:
+        same(way(x, W), theirs(x, W))
+
+
+@feature("use_deterministic_algorithms", "a kernel with `atomics: yes` raises ProblemError")
+def _deterministic() -> None:
+    class Atomic(Baseline):
+        atomics = True
+
+    fields = (DIRECT.name, DIRECT.title, DIRECT.precision, DIRECT.engine, DIRECT.device)
+    torch.use_deterministic_algorithms(True)
+    try:
+        same(direct(X, W), theirs(X, W))
+        refused("adds in no fixed order", lambda: Atomic(*fields)(X, W, **OPTIONS))
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @feature("channels_last and other strides", "works; y is contiguous")

@@ -7,6 +7,7 @@ ones. A checksum is stored next to each library.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ..errors import BuildError
 from ..machine import interrupt, toolchain
 
 # The size limit of the cache in bytes; beyond it, the oldest builds are removed.
@@ -112,31 +114,79 @@ def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
 
 
 def _find(key: Key) -> Build | None:
-    """Return the build for a key from the cache, or None; remove a damaged build."""
+    """Return the build for a key from the cache, or None; remove a damaged or planted build."""
     folder = toolchain.cache_dir() / key.name
-    if not folder.exists():
+    if not os.path.lexists(folder):
         return None
-    try:
-        record = json.loads((folder / _RECORD).read_text())
-        sound = record["library"] == _digest(folder / _LIBRARY)
-    except (OSError, ValueError, LookupError, TypeError):
-        sound = False
-    if not sound:
-        shutil.rmtree(folder, ignore_errors=True)
+    if not _is_sound(folder):
+        _remove(folder)
         return None
     with contextlib.suppress(OSError):
         os.utime(folder)
     return _build_of(folder, key, 0.0)
 
 
+def _is_sound(folder: Path) -> bool:
+    """Return whether a folder has a complete build, which this user made."""
+    files = [folder / _RECORD, folder / _LIBRARY]
+    try:
+        if not all(map(toolchain.is_yours, (folder, *files))):
+            return False
+        record = json.loads(files[0].read_text())
+        return record["library"] == _digest(files[1])
+    # RecursionError: a record of many brackets.
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, a file or a link, if possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
 def _make(
     key: Key, find_key: Callable[[], Key], make: Callable[[Path], BuildOutput]
 ) -> Build | None:
-    """Build, and rename the folder into the cache; return None if the key changed meanwhile."""
+    """Build, and rename the folder into the cache; return None if the key changed meanwhile.
+
+    Raises BuildError if the cache's file system is full, or something else cannot be written.
+    """
     root = toolchain.cache_dir()
     _tidy(root)
+    try:
+        return _make_in(toolchain.unfinished(root), root, key, find_key, make)
+    except OSError as error:
+        raise unwritten(error) from error
+
+
+def unwritten(error: OSError) -> BuildError:
+    """Return the error for a build that could not be stored, or whose tools did not start."""
+    root = toolchain.cache_dir()
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        free = shutil.disk_usage(root).free >> 20
+        advice = (
+            f"free some space ({free:,} MiB are free), or set {toolchain.CACHE} to another folder"
+        )
+    elif error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+        advice = "a limit of this shell or container is too low: raise `ulimit -n`, `-u` or `-v`"
+    else:
+        advice = f"set {toolchain.CACHE} to a writable folder of your own"
+    name = f" {error.filename}" if error.filename else ""
+    return BuildError(f"cannot build in {root}: {error.strerror or error}{name}; {advice}")
+
+
+def _make_in(
+    folder: Path,
+    root: Path,
+    key: Key,
+    find_key: Callable[[], Key],
+    make: Callable[[Path], BuildOutput],
+) -> Build | None:
+    """Build in a new folder of the cache, as `_make` does."""
     started = time.perf_counter()
-    folder = toolchain.unfinished(root)
     try:
         output = make(folder)
         if find_key().name != key.name:
@@ -149,9 +199,14 @@ def _make(
         if not output.lasting:
             # No other process looks for this name.
             name += "-" + folder.name.removeprefix(toolchain.UNFINISHED)
-        # If another process was faster, the folder exists, with an equivalent build.
-        with contextlib.suppress(OSError):
+        try:
             folder.rename(root / name)
+        except OSError as error:
+            # If another process was faster, the folder exists, with an equivalent build.
+            if not _is_sound(root / name):
+                raise BuildError(
+                    f"{root / name} cannot be replaced by a build ({error.strerror}): remove it"
+                ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return _build_of(root / name, key, time.perf_counter() - started)

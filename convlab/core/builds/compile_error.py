@@ -60,21 +60,28 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         lines += [line for line in log.splitlines() if line.strip()][-_SHOWN_LOG_LINES:]
     lines += _advice(source, errors)
     places = [(error.file, error.line, error.text) for error in errors]
-    return BuildError("\n".join([*lines, f"full log: {path}"]), places)
+    if path is not None:
+        lines.append(f"full log: {path}")
+    return BuildError("\n".join(lines), places)
 
 
-def _write_log(source: Source, log: str) -> Path:
-    """Write the whole output of a compiler to the cache, and return the file.
+def _write_log(source: Source, log: str) -> Path | None:
+    """Write the whole output of a compiler to the cache; return the file, or None on a full disk.
 
     Each source has a file of its own: processes that build different kernels of one name
     at a time do not write over each other's log. The file appears whole.
     """
     digest = hashlib.sha256(f"{source.label}\n{source.text}".encode("utf-8", "replace"))
     path = toolchain.cache_dir() / "logs" / f"{source.name[:50]}-{digest.hexdigest()[:8]}.log"
-    path.parent.mkdir(exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(log, errors="replace")
-    unfinished.replace(path)
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        unfinished.write_text(log, errors="replace")
+        unfinished.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        return None
     return path
 
 

@@ -61,8 +61,8 @@ def _links() -> Path:
     """Return the folder of links. Cached libraries refer to it, so a user's processes share it."""
     folder = Path(plain_temporary()) / f"{_LINKS}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.lstat().st_uid != os.getuid():
-        # It is another user's folder, and that user could change the links.
+    if not toolchain.is_yours(folder):
+        # Another user could change the links.
         return toolchain.temporary(str(folder.parent))
     for link in folder.iterdir():
         if not link.exists() and time.time() - link.lstat().st_mtime > 3600:

@@ -1,11 +1,14 @@
 """Call a kernel or a baseline like ``torch.nn.functional.conv2d``.
 
-This module computes no derivatives. If the inputs require one, the call goes to the room that
-provides "derivatives" (`convlab.nn`).
+This module computes y of plain tensors. A call that needs more goes to torch's op in the room that
+provides "derivatives" (`convlab.nn`): for a gradient, for a graph that torch records, and for
+tensors that stand for other numbers.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,8 +19,9 @@ from torch.autograd.forward_ad import unpack_dual
 from .. import rooms
 from ..arguments import shown
 from ..errors import ProblemError
+from ..problem.format import FLOAT32
 from ..problem.problem import Pair, Problem, pair, same_padding
-from .data import require
+from .data import is_plain, require
 from .runnable import Runnable
 
 
@@ -81,13 +85,19 @@ class CallableRunnable(Runnable):
         require(self, x, w, bias)
         options = (stride, padding, dilation, groups, relu)
         images, problem = problem_of_call(x, w, bias, options)
+        _require_deterministic(self)
         if needs_derivatives(x, w, bias):
-            call = rooms.provided("derivatives", "torch")
-            if call is None:
+            return _with_op(self, "gradients", "; call under torch.no_grad()")(
+                self, x, w, bias, options
+            )
+        if is_recorded() or not all(is_plain(t) for t in (x, w, bias) if t is not None):
+            if self.format != FLOAT32:
                 raise ProblemError(
-                    "gradients need convlab/nn, which was removed; call under torch.no_grad()"
+                    f"{self.name} takes {self.format}; under tracing, dispatch modes and for tensor "
+                    "subclasses convlab computes only in float32 and NCHW: call the kernel outside, "
+                    "on plain tensors"
                 )
-            return call(self, x, w, bias, options)
+            return _with_op(self, "tracing and tensor subclasses")(self, x, w, bias, options)
         bias = None if bias is None else bias.detach()
         y = self._compute(problem, images.detach(), w.detach(), bias)
         return y.squeeze(0) if x.dim() == 3 else y
@@ -97,6 +107,39 @@ class CallableRunnable(Runnable):
         launch = self.prepare(problem, *tensors)
         launch()
         return launch.y
+
+
+def _with_op(runnable: Runnable, what: str, advice: str = "") -> Callable[..., Tensor]:
+    """Return the function that calls a runnable through torch's op; `what` is what needs it."""
+    call = rooms.provided("derivatives", "torch")
+    if call is None:
+        raise ProblemError(f"{what} need convlab/nn, which was removed{advice}")
+    return call
+
+
+def _require_deterministic(runnable: Runnable) -> None:
+    """Raise ProblemError, or warn, if torch must be deterministic and the kernel is not.
+
+    torch's own operations do so too (``torch.use_deterministic_algorithms``).
+    """
+    if not runnable.atomics or not torch.are_deterministic_algorithms_enabled():
+        return
+    text = (
+        f"{runnable.name} adds in no fixed order (`atomics: yes` in its header), but "
+        "torch.use_deterministic_algorithms(True) is set: use another kernel, or unset it"
+    )
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        raise ProblemError(text)
+    warnings.warn(text, stacklevel=3)
+
+
+def is_recorded() -> bool:
+    """Return whether torch records or redirects operations: a dispatch mode, make_fx, jit.trace."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch)
+        or torch.jit.is_tracing()
+    )
 
 
 def needs_derivatives(*tensors: Tensor | None) -> bool:
@@ -121,7 +164,12 @@ def has_tangent(*tensors: Tensor | None) -> bool:
     for tensor in tensors:
         if tensor is None or tensor.is_inference():
             continue
-        if unpack_dual(tensor).tangent is not None:
+        try:
+            tangent = unpack_dual(tensor).tangent
+        except RuntimeError:
+            # Inside func.linearize torch cannot say, so assume that there is one.
+            return True
+        if tangent is not None:
             return True
     return False
 

@@ -8,7 +8,8 @@ import ast
 import contextlib
 import os
 import re
-from collections.abc import Collection, Mapping
+import warnings
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -270,23 +271,52 @@ def _requirements(text: str, key: str) -> tuple[str, ...]:
 def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> Path:
     """Return a kernel's file by its path, its stem, its number, or the beginning of its stem.
 
-    Raises CatalogError if no kernel or several match. The message also suggests names in `also`.
+    A text with a slash, or that ends in ".cu", is a path; see `is_path`. Any other text is a name,
+    and never means a file in the working directory. Raises CatalogError if no kernel or several
+    match. The message also suggests names in `also`.
     """
     path = valid_path(name_or_path, "kernel")
     text = os.fspath(name_or_path)
-    if os.path.isfile(path):
-        return path
-    matches = _matches(text)
+    if is_path(text):
+        if os.path.isfile(path):
+            return path
+        matches = []
+    else:
+        matches = _matches(text)
     if len(matches) == 1:
+        _say_hidden(matches)
         return matches[0]
     if matches:
         stems = ", ".join(path.stem for path in matches)
         raise CatalogError(f"{shown(text)} matches several kernels: {stems}; write one of them out")
-    if "/" in text or text.endswith(".cu"):
+    if is_path(text):
         raise CatalogError(f"there is no file {_shortened(text)}{_suggestion(path)}")
     if text in BASELINES:
         raise CatalogError(f"{text} is a library's convolution; give a .cu file here")
+    if os.path.isfile(path):
+        raise CatalogError(
+            f"no kernel is named {shown(text)}; to use the file, write ./{_shortened(text)}"
+        )
     raise CatalogError(f"no kernel is named {shown(text)}{hint(text, [*names(), *also], SHOWN)}")
+
+
+def is_path(text: str) -> bool:
+    """Return whether a text means a file by its path, and not a kernel by its name."""
+    return "/" in text or text.endswith(".cu")
+
+
+def split_tunables(text: str) -> tuple[str, str]:
+    """Return the name or path of a kernel, and the tunables behind the last "@".
+
+    A text that ends in ".cu" is a path without tunables: a file's name may contain "@".
+
+    >>> split_tunables("03_smem_tile@C_TILE=4"), split_tunables("k at@x.cu")
+    (('03_smem_tile', 'C_TILE=4'), ('k at@x.cu', ''))
+    """
+    name, at, tunables = text.rpartition("@")
+    if not at or "/" in tunables or text.endswith(".cu"):
+        return text, ""
+    return name, tunables
 
 
 def _shortened(text: str) -> str:
@@ -296,7 +326,7 @@ def _shortened(text: str) -> str:
 
 def _matches(text: str) -> list[Path]:
     """Return the kernels with this stem, else with this number, else with this beginning."""
-    paths = catalog()
+    paths = quiet_catalog()
     whole = [path for path in paths if path.stem == text]
     number = [path for path in paths if path.stem.partition("_")[0] == text]
     beginning = [path for path in paths if text and path.stem.startswith(text)]
@@ -305,7 +335,7 @@ def _matches(text: str) -> list[Path]:
 
 def _suggestion(path: Path) -> str:
     """Return the end of a message about a missing file: a similar name, or known kernels."""
-    candidates = [*catalog(), *sorted(path.parent.glob("*.cu"))]
+    candidates = [*quiet_catalog(), *sorted(path.parent.glob("*.cu"))]
     known = {candidate.name: str(candidate) for candidate in candidates}
     near = nearest(path.name, known)
     return f"; did you mean {known[near[0]]}?" if near else hint("", names(), SHOWN)
@@ -314,7 +344,7 @@ def _suggestion(path: Path) -> str:
 def names() -> list[str]:
     """Return the names of kernels: files in the working directory, and stems in the catalog."""
     files = sorted(path.name for path in Path().glob("*.cu"))
-    return [*files, *(path.stem for path in catalog())]
+    return [*files, *(path.stem for path in quiet_catalog())]
 
 
 def folders() -> list[Path]:
@@ -336,9 +366,16 @@ def folders() -> list[Path]:
 def catalog() -> list[Path]:
     """Return the kernel files in `folders`, sorted by name.
 
-    A file in the working directory's ``kernels/`` hides all others of its name. Raises CatalogError
-    if two other files have the same name.
+    A file in the working directory's ``kernels/`` hides all others of its name; a warning says so
+    once. Raises CatalogError if two other files have the same name.
     """
+    paths = quiet_catalog()
+    _say_hidden(paths)
+    return paths
+
+
+def quiet_catalog() -> list[Path]:
+    """Return `catalog`, without its warning: for suggestions and completion."""
     own = Path("kernels").resolve()
     paths: dict[str, Path] = {}
     for folder in folders():
@@ -350,6 +387,28 @@ def catalog() -> list[Path]:
                     f"two kernels are named {path.stem!r}: {twin} and {path}; rename one of them"
                 )
     return [paths[stem] for stem in sorted(paths)]
+
+
+# The files for which this process has warned.
+_said: set[Path] = set()
+
+
+def _say_hidden(paths: Iterable[Path]) -> None:
+    """Warn, once for each file, about files that hide a shipped kernel of the same name."""
+    hiding = [
+        path
+        for path in paths
+        if path.parent != KERNEL_DIR.resolve() and (KERNEL_DIR / path.name).is_file()
+    ]
+    new = [path for path in hiding if path not in _said]
+    _said.update(new)
+    if new:
+        warnings.warn(
+            f"{', '.join(path.stem for path in new)}: the name means your file in "
+            f"{_shortened(str(new[0].parent))}, not convlab's kernel of this name; rename your file "
+            "to use both",
+            stacklevel=3,
+        )
 
 
 def uncommented(source: str) -> str:

@@ -1,6 +1,8 @@
 """The tensors of a problem: normal input data, pieces of the output, and checks of tensors."""
 
+import functools
 import math
+import operator
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +10,7 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin
 
 from ..errors import ProblemError
 from ..machine import interrupt
@@ -123,9 +126,71 @@ def named_tensors(x: object, w: object, bias: object) -> list[tuple[str, Tensor]
     for name, tensor in named:
         if not isinstance(tensor, Tensor):
             raise ProblemError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise ProblemError(
+                f"{name} is an uninitialized parameter: run its lazy module once, which creates it"
+            )
+        if tensor.is_nested:
+            raise ProblemError(
+                f"{name} is a nested tensor, not dense: pass {name}.to_padded_tensor(0.0), or call "
+                "once for each part"
+            )
+        if tensor.is_quantized:
+            raise ProblemError(f"{name} is quantized: pass {name}.dequantize()")
         if tensor.layout != torch.strided:
             raise ProblemError(f"{name} is {tensor.layout}, not dense: pass {name}.to_dense()")
     return named
+
+
+# The dispatch keys of tensors that have their own numbers in their own memory. A tensor with
+# another key (a subclass with __torch_dispatch__, a FakeTensor, a tensor under vmap) stands for
+# other numbers. Each attribute is a key, and a key set is the union of keys.
+_PLAIN = functools.reduce(
+    operator.or_,
+    (
+        torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        for key in (
+            *("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"),
+            *("ADInplaceOrView", "Negative", "Conjugate", "ZeroTensor"),
+        )
+    ),
+).raw_repr()
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor has its own numbers in its own memory, which a kernel can read."""
+    return not torch._C._dispatch_keys(tensor).raw_repr() & ~_PLAIN
+
+
+def require_memory(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+    """Raise ProblemError unless the memory of each tensor has all of its numbers.
+
+    A kernel reads this memory. So these tensors must be plain, and no storage may be too small.
+    """
+    for name, tensor in named_tensors(x, w, bias):
+        if not is_plain(tensor):
+            raise ProblemError(unreadable(name, tensor))
+        last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+        needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+        stored = tensor.untyped_storage().nbytes()
+        if tensor.numel() and stored < needed:
+            raise ProblemError(
+                f"{name} needs {needed:,} bytes, but its storage has {stored:,}: something resized "
+                "the storage (as FSDP does between uses); restore it, or pass a copy made before"
+            )
+
+
+def resolved(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy if its memory lacks a pending negation or is only said to be 0."""
+    return tensor.clone() if tensor._is_zerotensor() else tensor.resolve_neg()
+
+
+def unreadable(name: str, tensor: Tensor) -> str:
+    """Return a message about a tensor of a class that no kernel can read."""
+    return (
+        f"{name} is a {type(tensor).__name__}, whose numbers a kernel cannot read: pass a plain "
+        "torch.Tensor (of a DTensor, to_local(); of a MaskedTensor, get_data())"
+    )
 
 
 def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
@@ -151,9 +216,11 @@ def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
                 f"{name} is {tensor.dtype}, but {runnable.name} takes {dtype}: "
                 f"pass {name}.{_CASTS[dtype]}()"
             )
-        if tensor.device.type != runnable.device.type:
-            other = "sim" if runnable.device.type == "cuda" else "cuda"
-            load = "" if runnable.library else f', or load it with engine="{other}"'
+        kind = tensor.device.type
+        if kind != runnable.device.type:
+            other = "cuda" if kind == "cuda" else "sim"
+            runs = kind in ("cpu", "cuda") and not runnable.library
+            load = f', or load it with engine="{other}"' if runs else ""
             raise ProblemError(
                 f"{name} is on {tensor.device}, but {runnable.name} runs on the engine "
                 f'"{runnable.engine}": pass {name}.to("{runnable.device.type}"){load}'

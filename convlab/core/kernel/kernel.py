@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from ..problem.problem import Problem
 from ..show.excerpt import Excerpt, excerpt
 from . import catalog
 from .call import CallableRunnable
-from .data import match, require
+from .data import match, require, require_memory, resolved
 from .engine import engine_named
 from .libraries import baseline
 from .options import WORKSPACE_LIMIT, Options, parse_tunables, tunables
@@ -286,10 +285,11 @@ class Kernel(CallableRunnable):
         """Validate the tensors and the problem; return the tensors in the kernel's format."""
         require(self, x, w, bias)
         match(problem, x, w, bias)
+        require_memory(x, w, bias)
         self.accept(problem)
         stored = self.format
-        bias = None if bias is None else stored.bias.place(bias)
-        return stored.x.place(x), stored.w.place(w), bias
+        bias = None if bias is None else stored.bias.place(resolved(bias))
+        return stored.x.place(resolved(x)), stored.w.place(resolved(w)), bias
 
     def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
         return self.runs_on.compute(self, problem, self._accepted(problem, *tensors))
@@ -297,7 +297,7 @@ class Kernel(CallableRunnable):
     def _instead(self, problem: Problem) -> str:
         """Return a few kernels of the same format that support a problem, to end a sentence."""
         alternatives = []
-        for path in catalog.catalog():
+        for path in catalog.quiet_catalog():
             other = Kernel(path.stem, path, None, Options.of(self.engine))
             # An invalid header excludes that kernel only.
             with contextlib.suppress(CatalogError):
@@ -340,8 +340,8 @@ def load(
     Parameters
     ----------
     name_or_path : str or Path
-        A kernel in ``kernels/`` ("03_smem_tile", or its beginning, "03"), or the path of a file.
-        Tunables may follow: "03_smem_tile@C_TILE=4".
+        A kernel in ``kernels/`` ("03_smem_tile", or its beginning, "03"), or the path of a file: a
+        text with a slash, or that ends in ".cu". Tunables may follow: "03_smem_tile@C_TILE=4".
     engine : str
         One of "cuda" (a GPU), "sim" (the simulator) and "auto" ("cuda" if there are a GPU and nvcc,
         else "sim").
@@ -381,10 +381,7 @@ def load(
     '03_smem_tile@C_TILE=4'
     """
     text = str(name_or_path) if isinstance(name_or_path, Path) else name_or_path
-    name = text
-    tuned = ""
-    if parts := re.fullmatch(r"(.*)@([^/@]*)", valid.text(text, "kernel"), re.S):
-        name, tuned = parts.groups()
+    name, tuned = catalog.split_tunables(valid.text(text, "kernel"))
     path = catalog.find(name).resolve()
     more = valid.tunables({} if defines is None else defines)
     defines = {**parse_tunables(tuned), **more}
@@ -434,8 +431,13 @@ def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
     if not isinstance(thing, (str, Path)):
         allowed = "a name, a path, a Kernel or a baseline's name"
         raise ProblemError(f"a kernel is {allowed}, not {valid.shown(thing)}")
-    if isinstance(thing, str) and ":" in thing:
+    if isinstance(thing, str) and _names_baseline(thing):
         # Other engines run on the CPU.
         on_cpu = engine not in ("auto", "cuda")
         return baseline(thing, "cpu" if on_cpu else None)
     return load(thing, engine=engine)
+
+
+def _names_baseline(text: str) -> bool:
+    """Return whether a text has the form of a baseline's name; a path may have a colon too."""
+    return ":" in text and not catalog.is_path(catalog.split_tunables(text)[0])

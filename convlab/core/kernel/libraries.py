@@ -12,7 +12,7 @@ from ..errors import UnsupportedError
 from ..problem.format import FLOAT32, Format, parse_format
 from ..problem.problem import Problem
 from .call import CallableRunnable
-from .data import Device, chunks, full_precision, match, padded, require
+from .data import Device, chunks, full_precision, match, padded, require, require_memory
 from .runnable import Allocate, Inputs, Launch, empty
 
 # The workspace of the baseline torch:im2col, in bytes.
@@ -58,6 +58,7 @@ class Baseline(CallableRunnable):
         """
         require(self, x, w, bias)
         match(problem, x, w, bias)
+        require_memory(x, w, bias)
         layout = torch.contiguous_format
         if self.name.endswith("channels_last"):
             layout = torch.channels_last

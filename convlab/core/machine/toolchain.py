@@ -5,9 +5,12 @@ Each process searches for a toolkit only once.
 
 import atexit
 import functools
+import grp
 import importlib.util
 import os
+import pwd
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -253,6 +256,18 @@ def link_dir() -> Path:
 
 
 # ---- the folder of the build cache ------------------------------------------------------------
+#
+# The threat. convlab loads libraries and pickles from the cache. So whoever can put an entry there
+# runs code as you: another user if the folder is writable by all, or by a group with other members;
+# the owner of the folder, or of a link to it; whoever can replace the folder, because a folder above
+# it is writable by all and not sticky (/tmp is sticky). Each of these is refused before anything is
+# loaded: a private folder in /tmp, with mode 0700, replaces the cache, and a warning says what to
+# run. Where each user has a group of his own (umask 002), a folder may be writable by this group,
+# because nobody else is in it. An entry that was planted before you corrected the folder is refused
+# too: each entry must be yours, and no link (`is_yours`). A folder above that is writable by a
+# group is accepted: a folder that a member puts in place of the cache belongs to him, and is
+# refused. Only a swap between this test and the load remains. Root's cache follows the same rules.
+# The system administrator, and whoever writes to your home directory, could do all this anyway.
 
 
 def cache_dir() -> Path:
@@ -260,7 +275,7 @@ def cache_dir() -> Path:
 
     $XDG_CACHE_HOME replaces ~/.cache. convlab runs the libraries in this folder, so only you may
     have write access. If others have it too, or the folder is not writable, convlab warns and uses
-    a private temporary folder instead.
+    a private temporary folder instead. Raises BuildError if no library can be run from that either.
     """
     folder = _chosen_cache()
     if folder is None:
@@ -294,27 +309,76 @@ def _unusable(folder: Path) -> str | None:
     status = folder.stat()
     if status.st_uid != os.geteuid():
         return "belongs to another user"
-    others = stat.S_IWOTH
-    # Write access for the user's own group is the default of Linux distributions.
-    if status.st_gid != os.getegid():
-        others |= stat.S_IWGRP
-    if status.st_mode & others:
-        return "is writable by other users"
+    if folder.is_symlink() and folder.lstat().st_uid not in (0, os.geteuid()):
+        return "is a link that belongs to another user"
+    command = f"run `chmod go-w {shlex.quote(str(folder))}`"
+    if _others_write(status):
+        return f"is writable by other users, who could plant a library there ({command})"
+    for parent in folder.resolve().parents:
+        mode = parent.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            return f"can be replaced by other users, because {parent} is writable by all"
     if not os.access(folder, os.W_OK | os.X_OK):
         return "is not writable"
+    if _is_noexec(folder):
+        return "is on a file system that is mounted noexec, so no library can run from it"
     return None
+
+
+def _others_write(status: os.stat_result) -> bool:
+    """Return whether users other than the owner can write to a folder, by its mode."""
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid)
+
+
+def _is_private_group(group: int) -> bool:
+    """Return whether a group is this user's own: of the user's name, and without other members."""
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        entry = grp.getgrgid(group)
+    except KeyError:
+        # A container may run a user without a name.
+        return False
+    is_own = group == user.pw_gid and entry.gr_name == user.pw_name
+    return is_own and {*entry.gr_mem} <= {user.pw_name}
+
+
+def _is_noexec(folder: Path) -> bool:
+    return bool(os.statvfs(folder).f_flag & os.ST_NOEXEC)
+
+
+def is_yours(path: Path) -> bool:
+    """Return whether a file or folder in the cache is this user's: no link, and no other's."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    is_safe = not (stat.S_ISDIR(status.st_mode) and _others_write(status))
+    return status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and is_safe
 
 
 @functools.cache
 def _private(reason: str) -> Path:
     """Use a temporary folder as the cache of this process, and warn with the reason."""
-    folder = temporary()
+    try:
+        folder = temporary()
+    except OSError as error:
+        raise BuildError(
+            f"no folder for builds: {reason}, and {tempfile.gettempdir()} cannot be used "
+            f"({error.strerror}); set {CACHE} to a writable folder of your own"
+        ) from None
+    if _is_noexec(folder):
+        raise BuildError(
+            f"no folder for builds: {reason}, and {tempfile.gettempdir()} is mounted noexec; set "
+            f"{CACHE} to a folder of your own on a file system without noexec"
+        )
     _temporary_caches.add(folder)
     # Processes that this one starts use it too.
     os.environ[CACHE] = str(folder)
     warnings.warn(
-        f"{reason}: builds and receipts are in {folder} until Python ends; set {CACHE} to a "
-        "writable folder of your own",
+        f"{reason}: builds and receipts are in {folder} until Python ends; to keep them, set "
+        f"{CACHE} to a writable folder of your own",
         stacklevel=2,
     )
     return folder
