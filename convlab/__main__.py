@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -21,9 +21,11 @@ def _missing(package: str | None) -> str:
 
 try:
     from .commands import cli
+    from .commands.exit_status import INVALID, STATUSES, status_of, status_of_error
     from .commands.supervise import supervise
     from .core.arguments import reason
-    from .core.errors import CatalogError, ConvlabError, ProblemError, UnsupportedError
+    from .core.errors import ConvlabError
+    from .core.faults import CORRECT, NOT_RUN
     from .core.machine.progress import Lines
 except ModuleNotFoundError as error:
     if error.name == "convlab.commands":
@@ -31,12 +33,6 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] == "convlab":
         raise
     sys.exit(_missing(error.name))
-
-# The exit statuses: `commands.cli.STATUS` explains them.
-CORRECT = 0
-INCORRECT = 1
-INVALID = 2
-UNSUPPORTED = 3
 
 
 def command() -> NoReturn:
@@ -56,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     results: list[Any] = []
     document: dict[str, Any] = {}
-    status = CORRECT
+    status = STATUSES[CORRECT]
     shown_words = " ".join(words)[:60]
     with warnings.catch_warnings(), _only_json(arguments.json) as out, Lines(desc=shown_words):
         # A warning is shown without its place in our sources.
@@ -83,8 +79,9 @@ def main(argv: list[str] | None = None) -> int:
             document = results[0].to_dict()
             if command.results_key:
                 documents = [result.to_dict() for result in results]
-                document = {"ok": _status(results) == CORRECT, command.results_key: documents}
-            status = _status(results)
+                is_ok = status_of(results) == STATUSES[CORRECT]
+                document = {"ok": is_ok, command.results_key: documents}
+            status = status_of(results)
             for kind, path in cli.write_files(results, arguments):
                 document[kind] = str(path)
                 show(f"{kind}: {path}")
@@ -95,11 +92,11 @@ def main(argv: list[str] | None = None) -> int:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] == "convlab":
                 raise
-            status = INCORRECT
+            status = STATUSES[NOT_RUN]
             document["error"] = _missing(error.name).removeprefix("convlab: ")
             print(f"convlab: {document['error']}", file=sys.stderr)
         except (ConvlabError, OSError) as error:
-            status = _error_status(error)
+            status = status_of_error(error)
             document["error"] = _error_text(error)
             print(f"convlab: {document['error']}", file=sys.stderr)
         if arguments.json:
@@ -111,21 +108,6 @@ def _is_only_counted(failure: Any, arguments: Any) -> bool:
     """Return whether a failure is one of several unsupported kernels, which are only counted."""
     several = len(arguments.kernels) != 1
     return failure.nothing_ran and several and not getattr(arguments, "verbose", False)
-
-
-def _status(results: Sequence[Any]) -> int:
-    """Return the exit status of the results."""
-    if any(not result.ok and not result.nothing_ran for result in results):
-        return INCORRECT
-    return CORRECT if any(result.ok for result in results) else UNSUPPORTED
-
-
-def _error_status(error: ConvlabError | OSError) -> int:
-    """Return the exit status of an error that ended a command; an OSError is about a named file."""
-    if isinstance(error, UnsupportedError):
-        return UNSUPPORTED
-    invalid = isinstance(error, (CatalogError, ProblemError, OSError))
-    return INVALID if invalid else INCORRECT
 
 
 def _error_text(error: ConvlabError | OSError) -> str:

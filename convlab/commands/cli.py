@@ -11,19 +11,13 @@ from typing import Any
 from ..core import rooms
 from ..core.arguments import hint
 from .command import KEEP, MEASURE, OUTPUT, WRITE, Command, add_verbose, group_of
+from .exit_status import HELP
 from .lookup import look_up
 from .outputs import write_files
 from .text_result import Failure, TextResult
 
-__all__ = ["STATUS", "Failure", "Parser", "TextResult", "build_parser", "look_up", "write_files"]
+__all__ = ["Failure", "Parser", "TextResult", "build_parser", "look_up", "write_files"]
 
-STATUS = """exit status:
-  0: all that ran is correct
-  1: a kernel is incorrect, does not build or does not run; or doctor
-     found something missing
-  2: invalid arguments or files
-  3: nothing ran, because no kernel supports the problem
-  130: interrupted"""
 # The folder of each command of another room: the message names it if the folder was deleted.
 _ROOMS = {"inspect": "profile", "sweep": "tuning", "history": "receipts"}
 
@@ -104,7 +98,7 @@ def build_parser(kind: type[Parser] = Parser, *, program: str = "python -m convl
         prog=program,
         usage="%(prog)s COMMAND [options]",
         description="\n".join(_overview(commands, program)),
-        epilog="" if in_notebook else STATUS,
+        epilog="" if in_notebook else HELP,
     )
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     group = parser.add_subparsers(

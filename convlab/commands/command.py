@@ -16,8 +16,10 @@ from typing import Any
 
 from ..core.defaults import ENDINGS, ENGINES
 from ..core.errors import BuildError, LaunchError, ProblemError, UnsupportedError
+from ..core.faults import INCORRECT, NOT_RUN, NOT_SIMULATED, OUT_OF_TIME, SHOWN
 from ..core.kernel import catalog
 from ..core.problem.named import PROBLEM_SETS
+from .exit_status import outcome_of
 from .text_result import Failure
 
 SPEC = '"N=1,C=3,H=32,W=32,K=8,R=3,S=3,padding=1"'
@@ -111,9 +113,11 @@ class CommandForEachKernel(Command):
             return ""
         good = sum(result.ok for result in results)
         text = f"{good} of {count} kernels {self.good}"
-        bad = [_kernel_name(result) for result in results if not (result.ok or result.nothing_ran)]
-        if bad:
-            text += f"; not {self.good}: {', '.join(bad)}"
+        for each in (INCORRECT, NOT_RUN, OUT_OF_TIME, NOT_SIMULATED):
+            names = [_kernel_name(result) for result in results if outcome_of(result) == each]
+            if names:
+                shown = f"not {self.good}" if each == INCORRECT else SHOWN[each]
+                text += f"; {shown}: {', '.join(names)}"
         if unsupported := sum(result.nothing_ran for result in results):
             text += f"; {unsupported} of {count} kernels do not support this problem"
             text += "" if verbose else "; --verbose lists them"

@@ -31,6 +31,10 @@ from .text_result import TextResult
 
 # Rows are shown as they come only if a comparison takes longer than this.
 _PATIENCE_SECONDS = 3.0
+NO_SIMULATE = (
+    "--no-simulate is for a check on a GPU, but here the kernel runs on the simulator: leave it out, "
+    "or use --engine cuda on a machine with a GPU"
+)
 
 
 class List(Command):
@@ -70,17 +74,45 @@ class Check(CommandForEachKernel):
             help="one setting of the default check: zeros, huge, offset, ...; an unknown name lists "
             "them all",
         )
+        group_of(parser, HOW).add_argument(
+            "--no-simulate",
+            action="store_true",
+            help="on a GPU: do not run the kernel on the simulator at the same time",
+        )
 
     def validate(self, arguments: Namespace) -> None:
         if arguments.problem is not None and arguments.count is not None:
             raise ProblemError(
                 "--count is for generated problems, and --problem names one: leave out one of them"
             )
+        if arguments.no_simulate and arguments.engine == "sim":
+            raise ProblemError(NO_SIMULATE)
 
     def run_kernel(self, kernel: Any, word: Any, arguments: Namespace) -> Any:
         from .reproduce import checked
 
-        return checked(kernel, word if isinstance(word, str) else kernel.name, arguments)
+        if arguments.no_simulate and kernel.counts:
+            raise ProblemError(NO_SIMULATE)
+        # Neither a JSON document nor a notebook's cell shows single rows.
+        each = None if getattr(arguments, "json", True) else show_failure
+        word = word if isinstance(word, str) else kernel.name
+        return checked(kernel, word, arguments, each)
+
+
+def show_failure(report: Any) -> None:
+    """Print a line to stderr for a problem on which a kernel is not correct, as soon as it is known.
+
+    So Ctrl-C loses none of them.
+    """
+    if not report.ok:
+        print(
+            f"{_line_start()}{report.sentence}: {report.first_failure}", file=sys.stderr, flush=True
+        )
+
+
+def _line_start() -> str:
+    """Return what clears the line of the progress bar on a terminal; the bar is drawn again."""
+    return "\r\x1b[K" if sys.stderr.isatty() else ""
 
 
 class Compare(Command):
@@ -134,10 +166,8 @@ class _RowsAsTheyCome:
         if row["correct"] is not None:
             self._waiting.append(_row_line(row, comparison))
         if time.monotonic() - self._started > _PATIENCE_SECONDS:
-            # On a terminal this clears the line of the progress bar, which is drawn again.
-            start = "\r\x1b[K" if sys.stderr.isatty() else ""
             for line in self._waiting:
-                print(f"{start}{line}", file=sys.stderr, flush=True)
+                print(f"{_line_start()}{line}", file=sys.stderr, flush=True)
             self._waiting.clear()
 
 

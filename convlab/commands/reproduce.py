@@ -2,6 +2,7 @@
 
 import shlex
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..core.correctness.check import check
@@ -13,7 +14,12 @@ from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
 
 
-def checked(kernel: Runnable, word: str, arguments: Namespace) -> Report | Reports:
+def checked(
+    kernel: Runnable,
+    word: str,
+    arguments: Namespace,
+    each: Callable[[Report], object] | None = None,
+) -> Report | Reports:
     """Return the report of a kernel; if it is not correct, add the command that reproduces it.
 
     Parameters
@@ -21,18 +27,20 @@ def checked(kernel: Runnable, word: str, arguments: Namespace) -> Report | Repor
     kernel : what is checked.
     word : the user's word for it.
     arguments : those of the command ``check``.
+    each : called with the report of each problem of a set.
 
     Raises
     ------
     BuildError, UnsupportedError, LaunchError
         As `check` does. A crash on a known problem becomes a report instead.
     """
-    report = _report(kernel, arguments)
+    report = _report(kernel, arguments, each)
     failing = report.smallest if isinstance(report, Reports) else report
     if report.ok or failing is None:
         return report
     words = ["check", word, "--problem", str(failing.problem)]
-    words += ["--engine", arguments.engine if kernel.library else kernel.engine]
+    # The simulator may have found it beside a GPU.
+    words += ["--engine", arguments.engine if kernel.library else failing.engine]
     if setting := _setting_named(failing.setting) or arguments.setting:
         words += ["--setting", setting]
     if arguments.seed:
@@ -41,7 +49,9 @@ def checked(kernel: Runnable, word: str, arguments: Namespace) -> Report | Repor
     return replace(report, notes=(line, *report.notes))
 
 
-def _report(kernel: Runnable, arguments: Namespace) -> Report | Reports:
+def _report(
+    kernel: Runnable, arguments: Namespace, each: Callable[[Report], object] | None
+) -> Report | Reports:
     try:
         return check(
             kernel,
@@ -49,6 +59,8 @@ def _report(kernel: Runnable, arguments: Namespace) -> Report | Reports:
             count=arguments.count,
             seed=arguments.seed,
             setting=arguments.setting,
+            simulate=not arguments.no_simulate,
+            each=each,
         )
     except LaunchError as error:
         if error.problem is None or error.kind == "too little workspace":

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ..core.errors import UnsupportedError
+from ..core.faults import UNSUPPORTED, outcome
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,6 +37,11 @@ class Failure(TextResult):
         return cls(f"convlab: {error}", unrun(kernel_name, error), False, error)
 
     @property
+    def outcome(self) -> str:
+        """The outcome: "incorrect", "unsupported", "out of time", ..."""
+        return outcome([getattr(self.error, "kind", "")])
+
+    @property
     def nothing_ran(self) -> bool:
         """Whether the kernel's header says that it does not support the problem."""
-        return isinstance(self.error, UnsupportedError)
+        return self.outcome == UNSUPPORTED

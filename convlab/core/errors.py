@@ -77,12 +77,18 @@ class BuildError(ConvlabError, RuntimeError):
     ----------
     places : list of (str, int, str)
         The file, the line and the message of each compiler error.
+    kind : str
+        "does not build"; or "not run" if a compiler is missing or could not run, which says nothing
+        about the kernel.
     """
 
     kind = "does not build"
 
-    def __init__(self, message: str, places: Sequence[tuple[str, int, str]] = ()) -> None:
+    def __init__(
+        self, message: str, places: Sequence[tuple[str, int, str]] = (), kind: str = ""
+    ) -> None:
         super().__init__(message)
+        self.kind = kind or self.kind
         self.places = list(places)
 
 
@@ -111,7 +117,7 @@ class NotSimulated(BuildError):
 
 
 class LaunchError(ConvlabError, RuntimeError):
-    """A kernel returned an error, crashed, hung, or did not get the memory that it needs.
+    """A kernel returned an error, crashed, hung, was too slow, or did not get what it needs to run.
 
     Attributes
     ----------

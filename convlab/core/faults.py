@@ -4,6 +4,7 @@
 and the usual causes.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -32,9 +33,14 @@ FAULTS: dict[str, Fault] = {
         "assertion",
     ),
     "endless loop": Fault(
-        "the kernel did not finish within the time limit",
+        "the kernel made no progress until the time limit passed",
         "look for a loop that never ends, and for a barrier that not every thread reaches; if "
         "the kernel is only slow, raise the limit: load(..., time_limit=SECONDS)",
+    ),
+    "out of time": Fault(
+        "the time limit passed, but the kernel may only be slow: it made progress, or the problem "
+        "is large; this does not say whether it is correct",
+        "use a smaller problem, or a GPU, or a larger limit: load(..., time_limit=SECONDS)",
     ),
     "launch configuration": Fault(
         "the GPU rejected the launch, and no thread ran",
@@ -60,6 +66,12 @@ FAULTS: dict[str, Fault] = {
         "call again: a new worker starts; if that fails too, read what the worker printed, "
         "and load the kernel with isolate=False, which runs it in your own process, to see "
         "the error itself",
+    ),
+    "not run": Fault(
+        "this machine could not run the kernel: a process, a thread, memory, an open file or a "
+        "compiler was missing; this says nothing about the kernel",
+        "raise the limit or free the resource that the message names (`ulimit -n`, `ulimit -u`, "
+        "`ulimit -v`, disk space), and call again",
     ),
     "global out of bounds": Fault(
         "a load or store outside a buffer; the message gives the buffer, the element and the "
@@ -281,6 +293,49 @@ FAULTS: dict[str, Fault] = {
         "choose a problem that it supports, or another kernel",
     ),
 }
+
+# The outcomes of a check. "unsupported" means that the kernel's own header excludes the problem.
+CORRECT = "correct"
+INCORRECT = "incorrect"
+NOT_RUN = "not run"
+OUT_OF_TIME = "out of time"
+NOT_SIMULATED = "not simulated"
+UNSUPPORTED = "unsupported"
+# The kinds that say nothing about the kernel, each with the outcome of a check that it ends. Every
+# other kind of error makes the kernel incorrect.
+_OUTCOMES = {
+    "not run": NOT_RUN,
+    "memory": NOT_RUN,
+    "out of memory": NOT_RUN,
+    "invalid worker state": NOT_RUN,
+    "out of time": OUT_OF_TIME,
+    "not simulated": NOT_SIMULATED,
+    "unsupported": UNSUPPORTED,
+}
+# The outcomes as sentences have them. The first one that occurs decides about several problems or
+# kernels.
+SHOWN = {
+    INCORRECT: "INCORRECT",
+    NOT_RUN: "could not run",
+    OUT_OF_TIME: "out of time",
+    NOT_SIMULATED: "not supported by the simulator",
+    UNSUPPORTED: "unsupported",
+    CORRECT: "correct",
+}
+
+
+def outcome(kinds: Iterable[str]) -> str:
+    """Return the outcome of a check with errors of these kinds; "correct" without an error.
+
+    >>> outcome([]), outcome(["out of time"]), outcome(["out of time", "race"])
+    ('correct', 'out of time', 'incorrect')
+    """
+    return heaviest(_OUTCOMES.get(kind, INCORRECT) for kind in kinds)
+
+
+def heaviest(outcomes: Iterable[str]) -> str:
+    """Return the outcome that decides about several; "correct" for none."""
+    return min(outcomes, key=[*SHOWN].index, default=CORRECT)
 
 
 def fault(kind: str) -> Fault:

@@ -9,9 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core import rooms
 from ..core.errors import ConvlabError, LaunchError
-from ..core.faults import fault
+from ..core.faults import INCORRECT, fault, outcome
 from ..core.finding import Finding
 from ..core.kernel import data
 from ..core.kernel.runnable import Runnable
@@ -53,6 +52,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
     "host crash": (),
 }
+# The simulator's findings on a small problem that explain why a run on the GPU does not end.
+_HANGS = ("endless loop", "deadlock", "divergent barrier")
 # Another run of the kernel cannot explain these faults.
 _WITHOUT_LINE = ("out of memory", "invalid worker state")
 
@@ -93,7 +94,7 @@ def make_error(
     names = " or ".join(kernel.name for kernel in kernels)
     names = names or getattr(function, "__qualname__", repr(function))
     where = f" on {problem.label}" if problem is not None else ""
-    lines = [f"{names}{where}: {kind}: {fault(kind).meaning} ({text})"]
+    lines = []
     assertion = re.search(r"^.*\bAssertion `.*$", printed, re.MULTILINE)
     if assertion:
         lines.append(assertion[0].strip())
@@ -106,6 +107,9 @@ def make_error(
                 explanation, more_findings = explain(kernel, problem)
                 lines += explanation.splitlines()
                 findings += more_findings
+    if kind == "out of time" and any(each.kind in _HANGS for each in findings):
+        kind = "endless loop"
+    lines.insert(0, f"{names}{where}: {kind}: {fault(kind).meaning} ({text})")
     return LaunchError("\n  ".join(lines), kind, findings)
 
 
@@ -115,26 +119,19 @@ def explain(kernel: Runnable, problem: Problem) -> tuple[str, list[Finding]]:
     This takes a few seconds. The text says what was found, or why the kernel cannot run there. It is
     empty for a kernel without source, such as a library's, and without the room ``sim``.
     """
-    engine = _counting_engine()
-    if kernel.source is None or engine is None:
+    twin = kernel.simulated(_EXPLAIN_SECONDS)
+    if twin is None:
         return "", []
     try:
         small = problem.scaled(EXPLAIN_MACS)
-        twin = kernel.on(engine, time_limit=_EXPLAIN_SECONDS)
         with contextlib.redirect_stdout(io.StringIO()):
             twin.prepare(small, *data.inputs(small, 0, format=twin.format))()
     except LaunchError as error:
-        return f"the simulator, on {small}: {error.args[0]}", error.findings
+        # A simulation that was too slow, or that the machine could not run, explains nothing.
+        findings = error.findings if outcome([error.kind]) == INCORRECT else []
+        return f"the simulator, on {small}: {error.args[0]}", findings
     except Exception as error:
         # The simulator failed, not the kernel.
         lines = str(error).splitlines() or [type(error).__name__]
         return f"the simulator could not run it: {lines[0]}", []
     return f"the simulator found no error on {small}", []
-
-
-def _counting_engine() -> str | None:
-    """Return the name of an engine that counts and reports source lines; None if there is none."""
-    for name in rooms.names("engine"):
-        if rooms.provided("engine", name).counts:
-            return name
-    return None

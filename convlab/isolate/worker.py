@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,13 @@ from ..core.errors import ConvlabError
 from ..core.kernel.runnable import Runnable
 from ..core.kernel.runner import TIME_LIMIT
 from ..core.machine import child, interrupt
+from ..core.problem.problem import Problem
 from . import cuda_faults
 from .worker_process import SERVING, dumps
 
+# Multiply-adds that the slowest kernels compute on a GPU in a second. The first rung computes over a
+# thousand times as many.
+_SLOWEST_MACS = 1_000_000_000
 _SCRIPT = Path(__file__).with_name("worker_process.py")
 # The worker of each GPU, by its number.
 _workers: dict[int, child.Child] = {}
@@ -67,7 +71,7 @@ def call(
         except Exception as error:
             returned = False
             lost = True
-            fault = _classify_missing_reply(error)
+            fault = _classify_missing_reply(error, values)
         printed = worker.printed
         if lost:
             worker.stop()
@@ -81,15 +85,21 @@ def call(
     raise value
 
 
-def _classify_missing_reply(error: Exception) -> tuple[str, str]:
-    """Return the kind of fault and a text for a reply that is missing or unreadable."""
+def _classify_missing_reply(error: Exception, values: Sequence[object]) -> tuple[str, str]:
+    """Return the kind of fault and a text for a reply that is missing or unreadable.
+
+    `values` are the arguments of the call. A GPU does not show how far a kernel got. So a run that
+    takes longer than the slowest kernel needs for the problem does not end.
+    """
     if isinstance(error, child.Died):
         if error.begun:
             return "host crash", str(error)
         text = f"it ended at its start: {error}"
     elif isinstance(error, child.TimedOut):
         if error.begun:
-            return "endless loop", str(error)
+            macs = sum(value.macs for value in values if isinstance(value, Problem))
+            is_slow = macs / _SLOWEST_MACS >= error.seconds
+            return "out of time" if is_slow else "endless loop", str(error)
         text = f"it did not begin within {error.seconds:g} s"
     elif isinstance(error, OSError):
         text = f"it did not start: {error}"

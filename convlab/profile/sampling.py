@@ -126,7 +126,7 @@ def simulate(
     try:
         return simulated(kernel, problem, arena, sample=sample and (sample, 0), **options)
     except LaunchError as error:
-        if sample is None or error.kind != "endless loop":
+        if sample is None or error.kind not in ("endless loop", "out of time"):
             raise
         raise LaunchError(
             f"a sample of {sample} blocks of each launch of {kernel.name} takes the simulator too "

@@ -29,10 +29,16 @@ def serve(server) -> None:
     while True:
         request = json.loads(server.request())
         server.begun()
-        memory = os.memfd_create("report")
-        report = fcntl.fcntl(memory, fcntl.F_DUPFD_CLOEXEC, child.OUT_OF_REACH)
-        os.close(memory)
-        process = os.fork()
+        try:
+            memory = os.memfd_create("report")
+            report = fcntl.fcntl(memory, fcntl.F_DUPFD_CLOEXEC, child.OUT_OF_REACH)
+            os.close(memory)
+            process = os.fork()
+        except OSError as error:
+            # The kernel did not start, so this says nothing about it.
+            reply = {"status": 1, "report": _line("missing", f"a process did not start: {error}")}
+            server.reply(json.dumps(reply).encode())
+            continue
         if process == 0:
             os.close(server.line)
             child.die_with_parent()
@@ -46,9 +52,16 @@ def serve(server) -> None:
         server.reply(json.dumps(reply).encode())
 
 
+def _line(key: str, value: object) -> str:
+    """Return one line of the report; a text is written as JSON, because it may have several lines."""
+    return f"{key}\t{json.dumps(value) if isinstance(value, str) else value}\n"
+
+
 def _write(report: int, key: str, value: object) -> None:
     """Write one line to the report."""
-    os.write(report, f"{key}\t{value}\n".encode())
+    rest = _line(key, value).encode()
+    while rest:
+        rest = rest[os.write(report, rest) :]
 
 
 def _run_and_exit(request: dict, report: int) -> None:
@@ -57,6 +70,10 @@ def _run_and_exit(request: dict, report: int) -> None:
     try:
         _run(request, report)
         ctypes.CDLL(None).fflush(None)
+    except (OSError, MemoryError) as error:
+        # A library or a buffer could not be mapped: the machine lacks something.
+        _write(report, "missing", f"{type(error).__name__}: {error}")
+        status = 1
     except BaseException as error:
         # Report any error to the caller.
         _write(report, "error", f"{type(error).__name__}: {error}")
@@ -129,7 +146,10 @@ def _map_buffer(request: dict, runtime, name: str, access: int) -> int | None:
         return None
     memory = os.open(request["memory"], os.O_RDWR)
     try:
-        return runtime.sim_map(name.encode(), memory, *request["buffers"][name], access)
+        address = runtime.sim_map(name.encode(), memory, *request["buffers"][name], access)
+        if not address:
+            raise MemoryError(f"{name} could not be mapped")
+        return address
     finally:
         os.close(memory)
 
@@ -205,7 +225,8 @@ def _convolve(entry, workspace_bytes: int, runtime, x, w, bias, y) -> str | None
         # The caller may free the filter before it calls conv2d with the plan.
         runtime.sim_hide(c_void_p(w), 1)
     runtime.sim_null(f"; {_null_arguments(bias, workspace_bytes)}".encode())
-    error = error or entry.conv2d(x, plan or w, bias, y, workspace, workspace_bytes, _STREAM)
+    if error is None:
+        error = entry.conv2d(x, plan or w, bias, y, workspace, workspace_bytes, _STREAM)
     if plan:
         runtime.sim_hide(c_void_p(w), 0)
     runtime.sim_host(None)

@@ -88,7 +88,8 @@ def compiler() -> Path:
     if version != "unknown" and (release is None or release < toolchain.OLDEST_GCC):
         raise BuildError(
             f"{version} ({gcc}) cannot build for the simulator, which needs g++ "
-            f"{toolchain.OLDEST_GCC} or later: set CXX to such a compiler, as in CXX=g++"
+            f"{toolchain.OLDEST_GCC} or later: set CXX to such a compiler, as in CXX=g++",
+            kind="not run",
         )
     return gcc
 

@@ -14,9 +14,11 @@ from types import MappingProxyType
 import torch
 
 from ..core.errors import LaunchError
+from ..core.kernel import abi
 from ..core.machine import child, interrupt
 from ..core.machine.device import available_bytes
 from ..core.problem.format import FLOAT32, Format
+from ..core.show.long_text import shortened
 from .arrays import Array
 from .library import runtime
 from .report_text import describe_findings, quote_line
@@ -29,6 +31,9 @@ SMEM = 227 << 10
 # Default limits of a run in seconds: in all, and without a finished block.
 TIME_LIMIT = 120.0
 STALL_LIMIT = 20.0
+# Multiply-adds that the slowest kernels simulate in a second. A block that has run for longer than
+# the whole convolution takes at this speed makes no progress.
+_SLOWEST_MACS = 1_000_000
 # The exit status of a run that exceeded a limit.
 _OUT_OF_TIME = 78
 # The names of the indices of a convolution's tensors, in torch's order.
@@ -175,7 +180,9 @@ def simulate(
     LaunchError
         If the kernel returns an error or crashes, if the simulator finds an error, or if the run
         exceeds a limit: `time_limit`, or, without a finished block, `STALL_LIMIT` seconds (a sixth
-        of `time_limit` if that is more). Its ``findings`` are a list of `Finding`.
+        of `time_limit`, or what the slowest kernel needs for the whole convolution, if that is
+        more). Its ``findings`` are a list of `Finding`. Its ``kind`` is "endless loop" for a run
+        that was stopped and made no progress, and "out of time" for one that did.
     """
     request = {"schedule": 0, **more} | {
         "library": str(library),
@@ -183,7 +190,7 @@ def simulate(
         "problem": problem,
         "trace": trace,
         "time_limit": time_limit,
-        "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6)),
+        "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6, _slowest(problem, more))),
         "memory": arena.path,
         "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
         "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
@@ -192,12 +199,17 @@ def simulate(
     try:
         # The child ends itself at the time limit, and reports where it stopped.
         reply = json.loads(_ask_free_host(json.dumps(request).encode(), time_limit + 5))
-    except child.TimedOut:
-        reply = {"status": _OUT_OF_TIME, "report": ""}
+    except child.TimedOut as late:
+        if not late.begun:
+            raise _not_run(label, f"its process did not begin within {late.seconds:g} s") from None
+        # It is not known where: the kernel's code may have changed the alarm of its process.
+        reply = {"status": _OUT_OF_TIME, "report": f"quiet\t{time_limit:f}\t{time_limit:f}\n"}
     except child.Died as died:
+        if not died.begun:
+            raise _not_run(label, f"its process ended at its start: {died}") from None
         raise _host_crash(label, str(died)) from None
     except OSError as error:
-        raise LaunchError(f"the simulator's process did not start: {error}") from error
+        raise _not_run(label, str(error)) from error
     result = Trace(reply["report"], library, arena.arrays, time.perf_counter() - started)
     error = _failure(result, reply["status"], label, source, request)
     if error is not None:
@@ -220,12 +232,9 @@ def _failure(
     result: Trace, status: int, label: str, source: Path | str, request: Mapping[str, object]
 ) -> LaunchError | None:
     """Return the exception for a run that failed, or None."""
-    is_endless = any(finding.kind == "endless loop" for finding in result.findings)
-    if is_endless or status in (_OUT_OF_TIME, -signal.SIGALRM):
-        text = f"{label} did not finish{_describe_progress(result, request)}"
-        if is_endless:
-            text += "\n" + describe_findings(result.findings, label, source)
-        return LaunchError(text, kind="endless loop")
+    has_place = any(finding.kind == "endless loop" for finding in result.findings)
+    if has_place or status in (_OUT_OF_TIME, -signal.SIGALRM):
+        return _out_of_time(result, label, source, request)
     if any(finding.error for finding in result.findings):
         text = describe_findings(result.findings, label, source)
         return LaunchError(text, kind=result.findings[0].kind)
@@ -236,9 +245,11 @@ def _failure(
             f"the limit of {limit:,} bytes: load(..., workspace_limit={result.workspace})",
             kind="too little workspace",
         )
-    if result.error:
+    if result.missing:
+        return _not_run(label, result.missing)
+    if result.error is not None:
         note = f" ({result.note})" if result.note else ""
-        lines = [f"{label} failed: {result.error}{note}"]
+        lines = [f"{label} failed: {shortened(result.error, label)}{note}"]
         for finding in result.findings:
             if finding.kind == "refused launch":
                 lines += quote_line(finding.file, finding.line, source)
@@ -246,6 +257,13 @@ def _failure(
     if status != 0 or not result.counters:
         return _host_crash(label, child.describe(status))
     return None
+
+
+def _not_run(label: str, why: str) -> LaunchError:
+    return LaunchError(
+        f"{label} could not run on the simulator: {why}; this says nothing about the kernel",
+        kind="not run",
+    )
 
 
 def _host_crash(label: str, how: str) -> LaunchError:
@@ -256,10 +274,34 @@ def _host_crash(label: str, how: str) -> LaunchError:
     )
 
 
-def _describe_progress(result: Trace, request: Mapping[str, object]) -> str:
-    """Return how long a run took, how far it came, what the cause may be, and what to do."""
+def _slowest(problem: Sequence[int] | None, more: Mapping[str, object]) -> float:
+    """Return the seconds of the slowest kernel for a problem and those before it; 0 for none."""
+    problems = [] if problem is None else [problem]
+    problems += [earlier for earlier, _ in more.get("earlier", ())]
+    macs = 0
+    for integers in problems:
+        size = dict(zip(abi.FIELDS, integers, strict=True))
+        outputs = math.prod(size[name] for name in "NKPQ")
+        macs += outputs * size["C"] // max(size["groups"], 1) * size["R"] * size["S"]
+    return macs / _SLOWEST_MACS
+
+
+def _out_of_time(
+    result: Trace, label: str, source: Path | str, request: Mapping[str, object]
+) -> LaunchError:
+    """Return the exception for a run that was stopped: an endless loop, or too slow.
+
+    It is endless if no block finished for half of the time or more, and for longer than the whole
+    convolution takes.
+    """
     limit = request["time_limit"]
     stall_limit = request["stall_limit"]
+    quiet, total = result.quiet
+    needed = _slowest(request["problem"], request)
+    is_endless = total > 0 and quiet >= max(total / 2, min(needed, stall_limit))
+    if limit <= needed:
+        # One block may need all of this time.
+        is_endless = False
     how_long = f" within {limit:g} s"
     if result.stalled and stall_limit < limit:
         how_long = f": no block finished for {stall_limit:g} s"
@@ -267,8 +309,22 @@ def _describe_progress(result: Trace, request: Mapping[str, object]) -> str:
     if result.progress:
         number, finished, blocks, kernel = result.progress
         where = f"in launch {number} ({kernel}), after {finished:,} of {blocks:,} blocks"
-    return (
-        f"{how_long} on the simulator, which stopped it {where}. Either it has an endless loop or "
-        "the problem is too large for the simulator: give a smaller problem, or "
-        "load(..., time_limit=SECONDS)"
+    text = f"{label} did not finish{how_long} on the simulator, which stopped it {where}. "
+    if not is_endless:
+        # The place at which the time was up is no mistake.
+        result.findings = [each for each in result.findings if each.kind != "endless loop"]
+        if any(finding.error for finding in result.findings):
+            found = describe_findings(result.findings, label, source)
+            return LaunchError(f"{text}\n{found}", kind=result.findings[0].kind)
+        text += (
+            "It made progress, but too slowly: give a smaller problem, use a GPU, or raise the "
+            "limit with load(..., time_limit=SECONDS)"
+        )
+        return LaunchError(text, kind="out of time")
+    text += (
+        "It made no progress: it has an endless loop, or waits for something that never happens. If "
+        "it is only slow, raise the limit with load(..., time_limit=SECONDS)"
     )
+    if result.findings:
+        text += "\n" + describe_findings(result.findings, label, source)
+    return LaunchError(text, kind="endless loop")

@@ -60,9 +60,12 @@ class Trace:
         scaled too, but have no error. ``launch_sectors`` is NaN in a sampled run, because a part of
         the blocks does not show which sectors all blocks share.
     error, note : the error that the entry point returned, and why the runtime refused a call.
+    missing : what this machine lacked to run the kernel; None if nothing.
     progress : of a run that was stopped in a launch: the launch's number, finished blocks, blocks,
         kernel.
     stalled : whether the run was stopped because no block finished.
+    quiet : of a run that was stopped: the seconds since a block finished last, and of the whole run,
+        in which the process worked.
     complete : whether `accesses` has all accesses; otherwise the limit was reached.
     """
 
@@ -71,20 +74,22 @@ class Trace:
     ) -> None:
         rows = defaultdict(list)
         reported = []
-        for line in report.splitlines():
+        for line in report.split("\n"):
             key, _, rest = line.partition("\t")
             rows[key].append(rest)
             if key in ("fault", "warning"):
                 reported.append(parse_finding(key == "fault", rest))
         self._rows = rows
         self._library = library
-        self._base = int(self._last("base", "0"), 16)
+        self._base = int(json.loads(self._last("base", '"0"')), 16)
         self._steps = json.loads(self._last("steps", "[]"))
-        self.error = self._last("error") or None
+        self.error: str | None = json.loads(self._last("error", "null"))
+        self.missing: str | None = json.loads(self._last("missing", "null"))
         self.note = self._last("note")
         self.workspace = int(self._last("workspace", "0"))
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
+        self.quiet = tuple(map(float, self._last("quiet", "0\t0").split("\t")))
         self.progress: tuple[int, int, int, str] | None = None
         if rows["progress"]:
             *numbers, kernel = self._last("progress").split("\t", 3)

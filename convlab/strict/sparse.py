@@ -99,7 +99,7 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
     try:
         simulated(kernel, problem, arena, time_limit=_SECONDS)
     except LaunchError as error:
-        if error.kind in ("endless loop", "too little workspace"):
+        if error.kind in ("endless loop", "out of time", "too little workspace"):
             error.kind = ""
         raise
     bound = reference.tolerance(kernel.precision, problem.gemm_k)

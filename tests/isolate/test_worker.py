@@ -204,7 +204,7 @@ def test_crash(function, arguments, text):
 
 def test_endless_loop_ends_at_the_limit():
     text = fault(functions.spins, kind="endless loop", time_limit=0.3)
-    meaning = "the kernel did not finish within the time limit"
+    meaning = "the kernel made no progress until the time limit passed"
     assert f"spins: endless loop: {meaning} (stopped after 0.3 s)" in text
 
 

@@ -152,7 +152,9 @@ def ninja_on_path() -> None:
     """Append the folder of this environment's ninja to PATH, for torch's builder."""
     ninja = toolchain.find("ninja")
     if ninja is None:
-        raise BuildError("no ninja is installed: run `pip install -r requirements.txt`")
+        raise BuildError(
+            "no ninja is installed: run `pip install -r requirements.txt`", kind="not run"
+        )
     folders = [*filter(None, os.environ.get("PATH", "").split(os.pathsep))]
     if str(ninja.parent) not in folders:
         os.environ["PATH"] = os.pathsep.join([*folders, str(ninja.parent)])
@@ -199,14 +201,23 @@ def _no_libraries() -> Path:
 
 def run_compiler(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a compiler in a folder, which also gets its temporary files; Ctrl-C ends it."""
-    return child.run(command, None, os.environ | {"TMPDIR": str(plain(folder))}, folder)
+    variables = os.environ | {"TMPDIR": str(plain(folder))}
+    try:
+        return child.run(command, None, variables, folder)
+    except OSError as error:
+        raise BuildError(
+            f"the compiler did not start: {Path(command[0]).name}: {error.strerror}",
+            kind="not run",
+        ) from error
 
 
 def exported(library: Path) -> set[str]:
     """Return the symbols that a library exports, without loading it."""
     nm = toolchain.find("nm")
     if nm is None:
-        raise BuildError("no nm on PATH, which lists a library's symbols; install binutils")
+        raise BuildError(
+            "no nm on PATH, which lists a library's symbols; install binutils", kind="not run"
+        )
     command = [str(nm), "-D", "--defined-only", "--format=posix", str(library)]
     done = toolchain.asked(command)
     done.check_returncode()

@@ -1,8 +1,6 @@
 """Create the error for a source that did not compile: the first messages, with their lines."""
 
 import contextlib
-import hashlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +8,7 @@ from pathlib import Path
 from ..arguments import hint
 from ..errors import BuildError
 from ..kernel.catalog import KERNEL_DIR
-from ..machine import toolchain
+from ..show.long_text import write_log
 from .compiler_messages import Message, messages, quoted
 from .plain_paths import real
 from .source import INCLUDE, Source
@@ -28,6 +26,12 @@ _DECLARED_IN = {
     r"cublas\w+": "<cublas_v2.h>",
     r"ConvProblem|CONVLAB_ENTRY": '"convlab.cuh"',
 }
+# What compilers, the linker and ninja print if this machine lacks memory, processes or files.
+_MACHINE = re.compile(
+    r"Killed signal terminated program|out of memory allocating|virtual memory exhausted"
+    r"|(?:error|fatal|fork|vfork|posix_spawn|cannot execute)\b.*(?:No space left on device"
+    r"|Too many open files|Cannot allocate memory|Resource temporarily unavailable)"
+)
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
 
@@ -62,7 +66,13 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
     places = [(error.file, error.line, error.text) for error in errors]
     if path is not None:
         lines.append(f"full log: {path}")
-    return BuildError("\n".join(lines), places)
+    text = "\n".join(lines)
+    if not errors and (lack := _MACHINE.search(log)):
+        # The compiler did not judge the source.
+        return BuildError(
+            f"the compiler could not run on this machine: {lack[0]}\n{text}", kind="not run"
+        )
+    return BuildError(text, places)
 
 
 def _write_log(source: Source, log: str) -> Path | None:
@@ -71,18 +81,10 @@ def _write_log(source: Source, log: str) -> Path | None:
     Each source has a file of its own: processes that build different kernels of one name
     at a time do not write over each other's log. The file appears whole.
     """
-    digest = hashlib.sha256(f"{source.label}\n{source.text}".encode("utf-8", "replace"))
-    path = toolchain.cache_dir() / "logs" / f"{source.name[:50]}-{digest.hexdigest()[:8]}.log"
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        unfinished.write_text(log, errors="replace")
-        unfinished.replace(path)
+        return write_log(source.name, log, key=f"{source.label}\n{source.text}")
     except OSError:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
         return None
-    return path
 
 
 def _heading(label: str, errors: Sequence[Message], log: str) -> str:

@@ -6,9 +6,11 @@ the reference has one. A second run must give the same bits. On a GPU the kernel
 stream and, with the room ``isolate``, in a worker process: a crash there does not reach the caller.
 """
 
+import errno
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +20,16 @@ from pathlib import Path
 
 from .. import arguments
 from ..defaults import COUNT
-from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError, WrongResult
+from ..errors import (
+    BuildError,
+    ConvlabError,
+    LaunchError,
+    ProblemError,
+    UnsupportedError,
+    WrongResult,
+)
+from ..builds.cache import Build
+from ..faults import INCORRECT, outcome
 from ..kernel.kernel import resolve
 from ..kernel.runnable import Runnable, explained
 from ..kernel.runner import IN_PROCESS, Runner, runner
@@ -28,6 +39,7 @@ from ..machine.progress import bar as progress_bar
 from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
+from .beside import Beside
 from .examine import examine, failed
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
@@ -45,11 +57,16 @@ _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
 # On the simulator a long problem runs once, in the build without bounds and race checks.
 _LONG = 1200
 _MANY = 60_000
-_ONCE = "once, without bounds and race checks (a dimension over {:,}, or over {:,} outputs)"
+_UNWATCHED = (
+    f"bounds and races were not watched, because a dimension is over {_LONG:,}, or the outputs are "
+    f"more than {_MANY:,}"
+)
 # A default check on the simulator leaves out larger problems: they would take minutes.
 _SIM_OUTPUTS = 4_000_000
 # When crashes and hangs have taken this long, the rest of a set is left out.
 _FAULT_SECONDS = 30.0
+# The errors of the system that mean that this machine lacks something.
+_LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT)
 
 
 def check(
@@ -62,6 +79,8 @@ def check(
     progress: bool = True,
     raises: bool = False,
     setting: str | None = None,
+    simulate: bool = True,
+    each: Callable[[Report], object] | None = None,
 ) -> Report | Reports:
     """Check a kernel's outputs against a float64 convolution, on random data.
 
@@ -77,6 +96,10 @@ def check(
     A kernel on a GPU runs in the worker process, so that a crash becomes a LaunchError and your
     process keeps its GPU. It runs in your process if pickle cannot send it, or if it was loaded with
     ``isolate=False``.
+
+    Beside a GPU the simulator runs the kernel on a few small problems at the same time, because one
+    GPU forgives races and missing waits. An error that it finds makes the kernel incorrect. If it
+    does not support the kernel, a note says so.
 
     On the simulator up to four problems of a set run at the same time. If nvcc is installed, it
     compiles the kernel too. An nvcc error, or a launch that a GPU would refuse, makes the kernel
@@ -107,6 +130,11 @@ def check(
     setting
         Run the problem in one setting of the default check: "integers", "special", "offset", ...
         An unknown name raises ProblemError, which lists them all.
+    simulate
+        Whether the simulator runs the kernel beside a GPU.
+    each
+        Called with the Report of each problem of a set as soon as it is known, in order. After
+        Ctrl-C it has had all reports that there are.
 
     Returns
     -------
@@ -114,18 +142,23 @@ def check(
         For one problem. It is true if the kernel is correct.
     Reports
         For a set of problems. Unsupported problems are counted separately. A problem on which the
-        kernel crashes or hangs counts as incorrect.
+        kernel crashes or hangs counts as incorrect. Problems that are out of time, not supported by
+        the simulator, or that this machine could not run are counted separately too. `outcome` of
+        the result says which, and the result is true only if all that ran is correct.
 
     Raises
     ------
     BuildError
-        The kernel does not compile.
+        The kernel does not compile, or a compiler is missing (its ``kind`` is "not run").
     UnsupportedError
         The kernel does not support the one problem given.
     LaunchError
-        The kernel crashed, hung or ran out of memory on the one problem given.
+        The kernel crashed or hung on the one problem given. Or this says nothing about the kernel,
+        and ``kind`` is "out of time", "not simulated", or one that means that this machine could
+        not run it: "not run", "memory", "out of memory", "invalid worker state".
     WrongResult
-        The kernel is incorrect, and `raises` is true.
+        The kernel is incorrect on a set of problems, or not shown to be correct, and `raises` is
+        true.
     ProblemError
         There is no such problem, or an argument is invalid.
 
@@ -137,6 +170,7 @@ def check(
     """
     arguments.flag(progress, "progress")
     arguments.flag(raises, "raises")
+    arguments.flag(simulate, "simulate")
     if count is not None and problem is not None:
         raise ProblemError(
             "count has no effect with a problem: it is the number of generated problems of a "
@@ -151,25 +185,53 @@ def check(
     if given is not None and not given[1]:
         # nvcc may reject a kernel that needs a newer GPU: ask for support before the build.
         resolved.accept(given[0][0])
-    checker = Checker.of(resolved, seed, progress)
+    beside = None
+    if simulate and resolved.engine == "cuda" and not resolved.library:
+        # It starts before nvcc does.
+        beside = Beside(resolved, None if given is None else given[0], seed, special)
     try:
-        if given is None:
-            result = _check_by_default(checker, count)
-        else:
-            notes = ()
-            if isinstance(problem, str):
-                notes = (f"problem set {problem}, seed {seed}",)
-            result = _check_given(checker, given, special, scale, notes)
-        findings, note = checker.stricter.finish()
+        with _machine_errors(resolved.name):
+            checker = Checker.of(resolved, seed, progress, each)
+            if given is None:
+                result = _check_by_default(checker, count)
+            else:
+                notes = ()
+                if isinstance(problem, str):
+                    notes = (f"problem set {problem}, seed {seed}",)
+                result = _check_given(checker, given, special, scale, notes)
+            findings, note = checker.stricter.finish()
+            if beside is not None:
+                result = beside.join(result)
     except KeyboardInterrupt:
         # nvcc may still be compiling in another thread.
         interrupt.end_all()
         raise
+    finally:
+        if beside is not None:
+            beside.cancel()
     if findings or note:
         result = result.joined(findings, note)
+    if given is None and result.ok:
+        checker.mark_good()
     if raises and not result.ok:
         raise WrongResult(str(result))
     return result
+
+
+@contextmanager
+def _machine_errors(name: str) -> Iterator[None]:
+    """Convert errors about missing memory, threads and files into a LaunchError without a verdict."""
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError) as error:
+        lacks = isinstance(error, MemoryError) or getattr(error, "errno", None) in _LACKING
+        if isinstance(error, ConvlabError) or not (lacks or "start new thread" in str(error)):
+            raise
+        raise LaunchError(
+            f"{name} was not checked: {type(error).__name__}: {error}; this says nothing about the "
+            "kernel",
+            kind="not run",
+        ) from error
 
 
 def _setting(name: str | None, problem: object) -> Setting:
@@ -216,19 +278,33 @@ class Checker:
     progress: bool
     runner: Runner
     stricter: Stricter
-    # The time that crashes and hangs have taken.
+    built: Build | None = None
+    # It gets the report of each problem of a set.
+    as_found: Callable[[Report], object] | None = None
+    # The time that crashes, hangs and runs out of time have taken.
     seconds_lost: float = field(default=0.0)
 
     @classmethod
-    def of(cls, kernel: Runnable, seed: int, progress: bool) -> "Checker":
+    def of(
+        cls,
+        kernel: Runnable,
+        seed: int,
+        progress: bool,
+        each: Callable[[Report], object] | None = None,
+    ) -> "Checker":
         """Build a kernel, without a time limit, and return its checker.
 
         Raises BuildError.
         """
         isolated = kernel.isolate and not kernel.counts and not kernel.library
-        kernel.build()
+        built = kernel.build()
         where = runner() if isolated else IN_PROCESS
-        return cls(kernel, seed, progress, where, stricter(kernel))
+        return cls(kernel, seed, progress, where, stricter(kernel), built, each)
+
+    def mark_good(self) -> None:
+        """Mark the build as one that needs no rehearsal, if it has not changed meanwhile."""
+        if self.built is not None and self.kernel.build().library == self.built.library:
+            runner().mark_good(self.built)
 
     def run(
         self,
@@ -273,8 +349,8 @@ class Checker:
         """Check one problem of the default check; run a long one once on the simulator."""
         if self.kernel.counts and _is_long(problem) and not setting.fits_any:
             once = ONCE if setting is ORDINARY else setting
-            note = f"run {_ONCE.format(_LONG, _MANY)}"
-            return self.run(problem, once, self.kernel.untraced(), (note,))
+            report = self.run(problem, once, self.kernel.untraced())
+            return replace(report, unwatched=_UNWATCHED)
         return self.run(problem, setting)
 
     def attempt(
@@ -295,6 +371,11 @@ class Checker:
             if is_unsupported or error.kind == "too little workspace":
                 return error.args[0].split(": load(")[0]
             self.seconds_lost += time.perf_counter() - started
+            return failed(self.kernel, problem, error, setting)
+        except BuildError as error:
+            if outcome([error.kind]) == INCORRECT:
+                raise
+            # A variant of the kernel did not build, and that says nothing about it.
             return failed(self.kernel, problem, error, setting)
 
     @contextmanager
@@ -331,32 +412,18 @@ class Checker:
 def _check_by_default(checker: Checker, count: int) -> Reports:
     """Check a kernel on fixed and generated problems, then in unusual settings."""
     kernel = checker.kernel
-    built = kernel.build()
     fixed = [problem for name in _SETS for problem in named_problems(name)]
     if kernel.counts:
         fixed = [problem for problem in fixed if math.prod(problem.y_shape) < _SIM_OUTPUTS]
     generated = checker.stricter.problems(count, checker.seed)
     what = f"{len(fixed)} fixed and {len(generated)} generated problems, seed {checker.seed}"
     reports = _check_set(checker, checker.run_briefly, fixed + generated, (what,))
-    if kernel.counts:
-        reports = _with_brief_runs(reports)
     for trials in checker.stricter.trials(reports.reports):
         if reports.ok:
             reports = _check_settings(checker, reports, trials)
     if kernel.source:
         reports = _with_largest(reports)
-    if reports.ok and built is not None and kernel.build().library == built.library:
-        runner().mark_good(built)
     return reports
-
-
-def _with_brief_runs(reports: Reports) -> Reports:
-    """Note how many problems ran only once, without the simulator's bounds and race checks."""
-    brief = sum(_is_long(report.problem) for report in reports)
-    if not brief:
-        return reports
-    how = _ONCE.format(_LONG, _MANY)
-    return reports.joined((), f"{brief} of {len(reports)} problems ran {how}")
 
 
 def _with_largest(reports: Reports) -> Reports:
@@ -407,13 +474,16 @@ def _check_set(
                     skipped.append((problem, report))
                     continue
                 reports.append(report)
+                if checker.as_found is not None:
+                    checker.as_found(report)
                 if not report.ok:
-                    bar.set_postfix_str(f"{sum(not report.ok for report in reports)} incorrect")
+                    counts = Counter(report.outcome for report in reports if not report.ok)
+                    shown = ", ".join(f"{count} {each}" for each, count in counts.items())
+                    bar.set_postfix_str(shown)
         left_out = len(problems) - len(reports) - len(skipped)
         if left_out:
-            lost = checker.seconds_lost
-            notes += (f"{left_out} problems left out: crashes and hangs took {lost:.0f} s",)
-        wrong = [report for report in reports if not report.ok]
+            notes += (f"{left_out} problems left out: {_lost(checker)}",)
+        wrong = [report for report in reports if report.outcome == INCORRECT]
         if wrong:
             bar.set_description(f"{name}: shrinking")
             least = min(wrong, key=_rank)
@@ -422,7 +492,12 @@ def _check_set(
                 tries = f"{len(tried)} {'try' if len(tried) == 1 else 'tries'}"
                 notes += (f"smallest problem found in {tries}, from {least.problem.label}",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
-    return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also)
+    return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also, left_out=left_out)
+
+
+def _lost(checker: Checker) -> str:
+    """Return why the rest of a set is left out."""
+    return f"crashes, hangs and runs out of time took {checker.seconds_lost:.0f} s"
 
 
 def _shrunk(
@@ -465,16 +540,18 @@ def _check_settings(
                 unsupported.append((problem, report))
             else:
                 reports.append(report)
-    wrong = next((report for report in reports if not report.ok), None)
+                if checker.as_found is not None:
+                    checker.as_found(report)
+    wrong = next((report for report in reports if report.outcome == INCORRECT), None)
     left_out = len(trials) - len(reports) - len(unsupported)
     notes = so_far.notes
     if left_out:
-        lost = checker.seconds_lost
-        notes += (f"{left_out} settings left out: crashes and hangs took {lost:.0f} s",)
+        notes += (f"{left_out} settings left out: {_lost(checker)}",)
     return replace(
         so_far,
         reports=(*so_far.reports, *reports),
         smallest=wrong,
         notes=notes,
         skipped=(*so_far.skipped, *unsupported),
+        left_out=so_far.left_out + left_out,
     )

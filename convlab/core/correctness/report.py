@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pandas as pd
 
 from .. import rooms
 from ..errors import BuildError, ConvlabError, LaunchError, UnsupportedError
-from ..faults import fault
+from ..faults import CORRECT, INCORRECT, SHOWN, UNSUPPORTED, fault, heaviest, outcome
 from ..finding import Finding
 from ..problem.problem import Problem
 from ..show import charts
@@ -29,6 +29,8 @@ COMPARED = ("wrong result", "never written")
 _LISTED = 6
 # A set of at most this many problems is shown as a table.
 _SHORT = 12
+# A line about several failing problems names at most this many.
+_NAMED = 3
 _COLUMNS = {
     "problem": "problem",
     "shown": "result",
@@ -70,11 +72,13 @@ def findings_of(error: ConvlabError) -> tuple[Finding, ...]:
 
 def unrun(kernel: str, error: BuildError | LaunchError | UnsupportedError) -> dict[str, Any]:
     """Return the JSON of a check that an error ended; it replaces the kernel's report."""
-    verdict = "failed" if isinstance(error, LaunchError) else error.kind
-    return plain(_outcome(kernel, verdict, error.problem, [str(error)], findings_of(error)))
+    verdict = outcome([error.kind])
+    if verdict == INCORRECT:
+        verdict = "failed" if isinstance(error, LaunchError) else error.kind
+    return plain(_common(kernel, verdict, error.problem, [str(error)], findings_of(error)))
 
 
-def _outcome(
+def _common(
     kernel: str,
     verdict: str,
     problem: Problem | None,
@@ -160,6 +164,8 @@ class Report(Result):
     fault, ending
         The kind of fault if the kernel crashed or hung (`LaunchError.kind`), or if nvcc reports an
         error; else None. And the text of the crash, or an empty text.
+    unwatched
+        What the run did not watch, and why; empty if everything was watched.
     pixels, channels
         Error divided by limit, as float arrays: the largest over (n, k) with shape (P, Q), and the
         largest over (p, q) with shape (N, K). Maps with more than 256 rows or columns are pooled.
@@ -198,6 +204,7 @@ class Report(Result):
     counters: dict[str, Any] | None = field(default=None, compare=False)
     host_seconds: float = field(default=math.nan, compare=False)
     threads: Mapping[str, int] = field(default_factory=dict, compare=False)
+    unwatched: str = ""
 
     def joined(self, findings: Sequence[Finding], note: str = "") -> Report:
         """Return this report with more findings: new errors first, new warnings last."""
@@ -213,7 +220,12 @@ class Report(Result):
     @property
     def ok(self) -> bool:
         """Whether the kernel is correct: no finding is an error."""
-        return not any(finding.error for finding in self.findings)
+        return self.outcome == CORRECT
+
+    @property
+    def outcome(self) -> str:
+        """ "correct", "incorrect", "out of time", "not simulated" or "not run"."""
+        return outcome(finding.kind for finding in self.findings if finding.error)
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -247,6 +259,8 @@ class Report(Result):
             "problem": self.problem.label,
             "setting": self.setting,
             "correct": self.ok,
+            "outcome": self.outcome,
+            "unwatched": self.unwatched,
         }
         numbers = ("error", "bound", "worst", "limit", "outputs", "wrong", "unwritten", "compared")
         return row | {name: getattr(self, name) for name in numbers}
@@ -265,9 +279,10 @@ class Report(Result):
     def sentence(self) -> str:
         """The kernel, the problem and the verdict."""
         verdict = self.verdict
-        if verdict not in ("correct", BuildError.kind):
-            verdict = "INCORRECT"
-        return f"{self.kernel} on {self.label}: {verdict}"
+        if verdict != BuildError.kind:
+            verdict = SHOWN[self.outcome]
+        but = f", but {self.unwatched}" if self.ok and self.unwatched else ""
+        return f"{self.kernel} on {self.label}: {verdict}{but}"
 
     @property
     def label(self) -> str:
@@ -298,9 +313,9 @@ class Report(Result):
 
     @property
     def verdict(self) -> str:
-        """ "correct", "incorrect", "failed" (it crashed or hung) or "does not build"."""
-        if self.ok:
-            return "correct"
+        """The outcome; instead of "incorrect" perhaps "failed" (it crashed) or "does not build"."""
+        if self.outcome != INCORRECT:
+            return self.outcome
         if self.fault is None:
             return "incorrect"
         return self.fault if self.fault == BuildError.kind else "failed"
@@ -310,9 +325,9 @@ class Report(Result):
 
         ``convlab/core/correctness/report.schema.json`` describes the keys.
         """
-        outcome = _outcome(self.kernel, self.verdict, self.problem, self.failures, self.findings)
+        common = _common(self.kernel, self.verdict, self.problem, self.failures, self.findings)
         lines = {"sentence": self.sentence, "patterns": self.patterns, "notes": self.notes}
-        return plain(self.cells | outcome | lines)
+        return plain(self.cells | common | lines)
 
     def figure(self) -> Chart:
         """Draw two maps of the error divided by its limit: over (p, q) and over (n, k).
@@ -345,6 +360,7 @@ class Reports(Result):
     notes : lines of text: what was checked, and what was left out and why.
     tried : the problems of the search for the smallest, each with whether the kernel is correct.
     findings : errors and warnings that do not depend on the problem: nvcc's.
+    left_out : how many problems and runs were left out, because faults took too long.
 
     Examples
     --------
@@ -360,11 +376,20 @@ class Reports(Result):
     notes: tuple[str, ...] = ()
     tried: tuple[tuple[Problem, bool], ...] = ()
     findings: tuple[Finding, ...] = ()
+    left_out: int = 0
 
     @property
     def ok(self) -> bool:
-        """Whether a problem ran, none failed, and nvcc reported no error."""
-        return bool(self.reports) and not self.wrong and not self.errors
+        """Whether a problem ran, all that ran are correct, and nvcc reported no error."""
+        return self.outcome == CORRECT
+
+    @property
+    def outcome(self) -> str:
+        """The outcome that decides: "incorrect" if the kernel is incorrect on one problem."""
+        if not self.reports:
+            return UNSUPPORTED
+        own = outcome(finding.kind for finding in self.errors)
+        return heaviest([own, *(report.outcome for report in self.reports)])
 
     @property
     def errors(self) -> list[Finding]:
@@ -384,23 +409,41 @@ class Reports(Result):
     @property
     def wrong(self) -> list[Report]:
         """The reports of the problems on which the kernel is incorrect."""
-        return [report for report in self.reports if not report.ok]
+        return [report for report in self.reports if report.outcome == INCORRECT]
+
+    @property
+    def undecided(self) -> list[Report]:
+        """The reports that do not say whether the kernel is correct: out of time, for example."""
+        decided = (CORRECT, INCORRECT)
+        return [report for report in self.reports if report.outcome not in decided]
 
     @property
     def patterns(self) -> list[str]:
         """What the failing problems have in common, and patterns that several of them share."""
         failing = self.wrong
-        counts = Counter(line.split(": ")[0] for report in failing for line in report.patterns)
         shared = [
             f"on {count} of {len(failing)} failing problems: {pattern}"
-            for pattern, count in counts.most_common(3)
-            if 3 * count >= len(failing) > 1
+            for pattern, count in self._shared_patterns.most_common(3)
+            if 3 * count >= len(failing)
         ]
         describe = rooms.provided("patterns", "of_problems")
         if describe is None:
             return shared
-        problems = [(report.problem, report.ok) for report in self.ordinary]
+        problems = [
+            (report.problem, report.ok)
+            for report in self.ordinary
+            # A run that was not watched, or was too slow, does not show that the kernel is correct.
+            if report.outcome == INCORRECT or (report.ok and not report.unwatched)
+        ]
         return describe(problems, self.tried) + shared
+
+    @property
+    def _shared_patterns(self) -> Counter[str]:
+        """Count the failing problems with each pattern that several of them have."""
+        # Each report counts once. Equal counts keep the order of the reports.
+        heads = [dict.fromkeys(map(_head, report.patterns)) for report in self.wrong]
+        counts = Counter(head for each in heads for head in each)
+        return Counter({head: count for head, count in counts.items() if count > 1})
 
     @property
     def ordinary(self) -> list[Report]:
@@ -418,30 +461,49 @@ class Reports(Result):
         skipped = f", {len(self.skipped)} unsupported" if self.skipped else ""
         if not self.reports:
             return f"{self.kernel}: nothing was checked{skipped}"
-        ordinary = self.ordinary
-        unusual = [report for report in self if report.setting]
-        incorrect = []
-        correct = []
-        for reports, where in (
-            (ordinary, f"on {{}} of {len(ordinary)} problems"),
-            (unusual, f"in {{}} of {len(unusual)} runs in unusual settings"),
-        ):
-            passed = sum(report.ok for report in reports)
-            if passed < len(reports):
-                incorrect.append(where.format(len(reports) - passed))
-            elif reports:
-                correct.append(where.format(passed))
-        parts = [f"INCORRECT {' and '.join(incorrect)}"] if incorrect else []
-        parts += [f"correct {' and '.join(correct)}"] if correct else []
+        places: dict[str, list[str]] = {shown: [] for shown in SHOWN.values()}
+        for reports, where in self._groups:
+            counts = Counter(each.outcome for each in reports if not (each.ok and each.unwatched))
+            if INCORRECT in counts:
+                # On how many it is correct is no news then.
+                del counts[CORRECT]
+            for each, count in counts.items():
+                places[SHOWN[each]].append(where.format(count))
+        parts = [f"{shown} {' and '.join(group)}" for shown, group in places.items() if group]
         heading = "does not build with nvcc; simulated: " if self.errors else ""
-        return f"{self.kernel}: {heading}{', '.join(parts)}{skipped}"
+        left_out = f", {self.left_out} left out" if self.left_out else ""
+        text = "; ".join(filter(None, [", ".join(parts), *self._unwatched]))
+        return f"{self.kernel}: {heading}{text}{skipped}{left_out}"
+
+    @property
+    def _groups(self) -> list[tuple[list[Report], str]]:
+        """The reports in groups, each with the end of a sentence: "on {} of 5 problems"."""
+        engine = self.reports[0].engine
+        own = [report for report in self.ordinary if report.engine == engine]
+        # The simulator runs a few problems beside a GPU.
+        beside = [report for report in self.ordinary if report.engine != engine]
+        unusual = [report for report in self if report.setting]
+        groups = [
+            (own, f"on {{}} of {len(own)} problems"),
+            (unusual, f"in {{}} of {len(unusual)} runs in unusual settings"),
+            (beside, f"on {{}} of {len(beside)} problems on the simulator"),
+        ]
+        return [(reports, where) for reports, where in groups if reports]
+
+    @property
+    def _unwatched(self) -> Iterator[str]:
+        """Parts of the sentence: on how many problems the outputs are correct, but not all was watched."""
+        for reports, where in self._groups:
+            counts = Counter(each.unwatched for each in reports if each.ok and each.unwatched)
+            for what, count in counts.items():
+                yield f"outputs correct {where.format(count)}, where {what}"
 
     @property
     def tables(self) -> Sequence[Table]:
         """A table with a row for each problem; empty for a long set."""
         if not 1 < len(self) <= _SHORT:
             return ()
-        shown = ["correct" if report.ok else "INCORRECT" for report in self]
+        shown = [SHOWN[report.outcome] for report in self]
         return (Table(self.frame.assign(shown=shown), _COLUMNS),)
 
     @property
@@ -462,14 +524,32 @@ class Reports(Result):
             notes = [f"  {note}" for note in self.smallest.notes]
             nested = [self.smallest.sentence, *self.smallest.details, *notes]
             lines += [f"  {line}" for text in nested for line in text.split("\n")]
-        failing = [f"incorrect on {report.label}: {report.summary}" for report in self.wrong]
-        lines += _listed(failing, "incorrect on {} more")
+        lines += _listed(self._failing(), "incorrect in {} more ways")
+        for shown, reports in _grouped(self.undecided, lambda report: SHOWN[report.outcome]):
+            first = reports[0]
+            lines.append(f"  {shown} on {_labels(reports)}: {first.first_failure}")
+            kind = next(finding.kind for finding in first.findings if finding.error)
+            lines.append(f"  try: {fault(kind).advice}")
         if not self.reports:
             return lines + _listed(self._unsupported, "does not support {} more")
         if self.skipped:
             count = len(self.skipped)
             of = count + len({str(report.problem) for report in self.reports})
             lines.append(f"  {count} of {of} problems are not supported; --verbose lists them")
+        return lines
+
+    def _failing(self) -> list[str]:
+        """Return a line for each mistake, with the problems that have it.
+
+        The line has the pattern of a single problem. A pattern of several has a line of its own.
+        """
+        lines = []
+        shared = self._shared_patterns
+        for _, reports in _grouped(self.wrong, _mistake):
+            first = reports[0]
+            own = [line for line in first.patterns if _head(line) not in shared]
+            text = "; ".join([first.first_failure, *own[:1]])
+            lines.append(f"incorrect on {_labels(reports)}: {text}")
         return lines
 
     @property
@@ -490,9 +570,10 @@ class Reports(Result):
     @property
     def about(self) -> dict[str, Any]:
         """The reports and their patterns, for JSON."""
+        deciding = [report for report in self.reports if report.outcome == self.outcome]
         failing = self.smallest
-        if failing is None and self.wrong:
-            failing = self.wrong[0]
+        if failing is None and not self.ok:
+            failing = next(iter(deciding), None)
         failures = [] if failing is None else [*failing.failures]
         findings = [] if failing is None else [*failing.findings]
         if self.errors:
@@ -512,9 +593,10 @@ class Reports(Result):
         return {
             "reports": self.reports,
             "skipped": [{"problem": p.label, "reason": reason} for p, reason in self.skipped],
-            "smallest": failing,
+            "left_out": self.left_out,
+            "smallest": failing if self.outcome == INCORRECT else None,
             "patterns": self.patterns,
-            **_outcome(self.kernel, verdict, problem, failures, findings),
+            **_common(self.kernel, verdict, problem, failures, findings),
         }
 
     def figure(self) -> Chart:
@@ -537,6 +619,34 @@ class Reports(Result):
 
     def __bool__(self) -> bool:
         return self.ok
+
+
+def _head(pattern: str) -> str:
+    """Return the part of a pattern that does not depend on the problem."""
+    return pattern.split(": ")[0]
+
+
+def _mistake(report: Report) -> tuple[str, str | None, int | None]:
+    """Return what makes two failing reports alike: the kind and the line of their first error."""
+    first = next(finding for finding in report.findings if finding.error)
+    return first.kind, first.file, first.line
+
+
+def _grouped(
+    reports: Iterable[Report], key: Callable[[Report], Any]
+) -> list[tuple[Any, list[Report]]]:
+    """Return the reports in groups of one key; groups and members keep their order."""
+    groups: dict[Any, list[Report]] = {}
+    for report in reports:
+        groups.setdefault(key(report), []).append(report)
+    return [*groups.items()]
+
+
+def _labels(reports: Sequence[Report]) -> str:
+    """Return the labels of a few reports, and how many more there are."""
+    names = ", ".join(report.label for report in reports[:_NAMED])
+    more = len(reports) - _NAMED
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def _listed(lines: Sequence[str], rest: str) -> list[str]:

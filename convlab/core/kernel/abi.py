@@ -17,6 +17,8 @@ FIELDS = (
 )
 # An address in memory; None is a null pointer.
 Address = int | None
+# The text for an error without text.
+_EMPTY = '{} returned "", an error without a text: return nullptr if all is well'
 _SIZE = ctypes.c_size_t
 _POINTER = ctypes.c_void_p
 # The result and the arguments of each entry point. A file must define conv2d; the next three are
@@ -101,5 +103,9 @@ class EntryPoints:
             # Reading the launch error clears it. Read it even if the entry point returned an error:
             # otherwise the next kernel would report it.
             launch_error = last_error()
-            error = error or launch_error
-        return error.decode(errors="replace") if error else None
+            if launch_error and not error:
+                error = launch_error
+        if error is None:
+            return None
+        # An empty text is an error too: only nullptr means success.
+        return error.decode(errors="replace") or _EMPTY.format(name)

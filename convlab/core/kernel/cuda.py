@@ -18,6 +18,7 @@ from ..builds.source import Source
 from ..errors import LaunchError
 from ..machine import interrupt
 from ..problem.problem import Problem
+from ..show.long_text import shortened
 from . import abi
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 from .runner import TIME_LIMIT, runner
@@ -105,7 +106,8 @@ class CudaLaunch(Launch):
         with torch.cuda.device(self.y.device):
             error = entry_point(*arguments, torch.cuda.current_stream().cuda_stream)
         if error:
-            raise LaunchError(f"{self.runnable.name} failed: {error}")
+            name = self.runnable.name
+            raise LaunchError(f"{name} failed: {shortened(error, name)}")
 
     def _allocate(self, allocate: Allocate) -> None:
         """Allocate y, and the workspace and the plan that the kernel requests."""

@@ -30,11 +30,19 @@ def engine_name(name: str) -> str:
             return "cuda"
         others = rooms.names("engine")
         if not others:
-            raise BuildError(NO_ENGINE)
+            raise BuildError(NO_ENGINE, kind="not run")
         return others[0]
     if name == "cuda" and not torch.cuda.is_available():
-        raise BuildError(NO_GPU)
+        raise BuildError(NO_GPU, kind="not run")
     return name
+
+
+def counting_engine() -> str | None:
+    """Return the name of an engine that counts and reports source lines; None if there is none."""
+    for name in rooms.names("engine"):
+        if rooms.provided("engine", name).counts:
+            return name
+    return None
 
 
 def engine_named(name: str) -> Engine:

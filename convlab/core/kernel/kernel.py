@@ -28,7 +28,7 @@ from ..show.excerpt import Excerpt, excerpt
 from . import catalog
 from .call import CallableRunnable
 from .data import match, require, require_memory, resolved
-from .engine import engine_named
+from .engine import counting_engine, engine_named
 from .libraries import baseline
 from .options import WORKSPACE_LIMIT, Options, parse_tunables, tunables
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
@@ -229,6 +229,11 @@ class Kernel(CallableRunnable):
         if self.counts and self.trace:
             return self._with(self._text, trace=False)
         return self
+
+    def simulated(self, time_limit: float) -> Kernel | None:
+        """Return this kernel for the simulator; None if there is no simulator."""
+        engine = counting_engine()
+        return None if engine is None else self.on(engine, time_limit)
 
     def show(self, first: str | int | None = None, last: str | int | None = None) -> Excerpt:
         """Show a part of the source with line numbers, in a notebook as highlighted code.

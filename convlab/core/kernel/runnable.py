@@ -177,6 +177,13 @@ class Runnable:
         """Return this runnable without the simulator's counts and diagnostics: it runs faster."""
         return self
 
+    def simulated(self, time_limit: float) -> Runnable | None:
+        """Return this runnable for an engine that counts and checks; None if there is none.
+
+        `time_limit` is that of a call, in seconds.
+        """
+        return None
+
     def prepare(
         self,
         problem: Problem,

@@ -23,8 +23,9 @@ from types import ModuleType
 
 # The length of a request's number, which precedes each message, in bytes.
 ID_BYTES = 8
-# Descriptors from this number on are safe from stray writes to 3, 4, ...
-OUT_OF_REACH = 200
+# Descriptors from this number on are safe from stray writes to 3, 4, ... With a smaller `ulimit -n`
+# they are the last ones that are allowed.
+OUT_OF_REACH = max(3, min(200, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 8))
 # Options of prctl.
 _PDEATHSIG = 1
 _SUBREAPER = 36

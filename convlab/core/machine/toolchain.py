@@ -78,7 +78,8 @@ def require_host_compiler() -> Path:
     if compiler is None:
         raise BuildError(
             f"no C++ compiler: {os.environ.get('CXX', 'c++')} is not on PATH; install g++ "
-            f"{OLDEST_GCC} or later (Debian, Ubuntu: apt-get install g++) or set CXX"
+            f"{OLDEST_GCC} or later (Debian, Ubuntu: apt-get install g++) or set CXX",
+            kind="not run",
         )
     return compiler
 
@@ -174,7 +175,7 @@ def require_cuda() -> Cuda:
     """Return the CUDA toolkit. Raise BuildError if there is none."""
     toolkit = cuda()
     if toolkit is None:
-        raise BuildError(f'{without_cuda()}; engine="sim" needs none')
+        raise BuildError(f'{without_cuda()}; engine="sim" needs none', kind="not run")
     return toolkit
 
 

@@ -129,7 +129,8 @@ def judge(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
     what `check` raises.
     """
     if not isinstance(runnable, Function):
-        return Judged(runnable, check(runnable, problem, **options))
+        # The simulator would disturb the timing that follows.
+        return Judged(runnable, check(runnable, problem, simulate=False, **options))
     auditor = audit(runnable)
     notes: list[str] = []
     report = check(runnable, problem, **options)

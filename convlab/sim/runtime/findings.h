@@ -2,6 +2,8 @@
 #pragma once
 #include "worker.h"
 
+#include <algorithm>
+
 namespace {
 void write_report(const std::string& line) {
     for (size_t done = 0; done < line.size();) {
@@ -48,9 +50,11 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
     if (g_findings.size() == kFindings) return;
     g_findings.push_back({kind, pc, {who}});
     uint3 thread = in_kernel ? w->fibers[w->current].index : uint3{};
+    std::string what = text(format, arguments...);
+    std::replace(what.begin(), what.end(), '\n', ' ');  // a finding is one line of the report
     write_report(text("%s\t%s\t%lx\t%d\t%s\t%s\t%lx\t%s\t%s\t", error ? "fault" : "warning", kind,
                       pc, in_kernel, text(blockIdx), text(thread), other.pc, text(other.block),
-                      text(other.thread)) + text(format, arguments...) + "\n");
+                      text(other.thread)) + what + "\n");
 }
 
 [[noreturn]] void end(int status) {

@@ -34,10 +34,10 @@ void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
 
 // Ends the process after `seconds`, or after `stall` seconds without a finished block.
 void sim_time_limit(double seconds, double stall) {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    g_deadline.until = double(now.tv_sec) + double(now.tv_nsec) / 1e9 + seconds;
+    g_deadline.until = clock_seconds(CLOCK_MONOTONIC) + seconds;
+    g_deadline.used = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
     double tick = std::min(seconds, stall / kTicks) + 1e-3;
+    g_deadline.tick = tick, g_deadline.stall = stall;
     itimerval timer{};
     timer.it_value.tv_sec = time_t(tick);
     timer.it_value.tv_usec = suseconds_t((tick - double(time_t(tick))) * 1e6);

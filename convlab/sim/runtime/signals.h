@@ -102,20 +102,29 @@ void on_signal(int number, siginfo_t* info, void* context) {
 #endif
 }
 
+double clock_seconds(clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return double(now.tv_sec) + double(now.tv_nsec) / 1e9;
+}
+
 // Returns whether the time is up, or no block has ended for too long. If so, reports the progress
-// of the launch.
+// of the launch. On a busy machine a stall is one of CPU seconds. A process that sleeps uses none;
+// then all seconds count.
 bool time_is_up() {
     static std::atomic<bool> up{false};
     if (up) return true;
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    auto& d = g_deadline;
+    double used = clock_seconds(CLOCK_PROCESS_CPUTIME_ID), cpu = used - d.used;
+    double at_work = cpu < d.tick / 50 ? d.tick : std::min(cpu, d.tick);
     uint64_t ended = g_blocks_ended;
-    g_deadline.still = ended == g_deadline.ended ? g_deadline.still + 1 : 0;
-    g_deadline.ended = ended;
-    bool stalled = g_deadline.still >= kTicks;
-    if (!stalled && double(now.tv_sec) + double(now.tv_nsec) / 1e9 < g_deadline.until) return false;
+    d.quiet = ended == d.ended ? d.quiet + at_work : 0;
+    d.total += at_work, d.used = used, d.ended = ended;
+    bool stalled = d.quiet > 0.9 * d.stall;
+    if (!stalled && clock_seconds(CLOCK_MONOTONIC) < d.until) return false;
     if (up.exchange(true)) return true;
     if (stalled) write_report("stalled\t\n");
+    write_report(text("quiet\t%f\t%f\n", d.quiet, d.total));
     if (const Launch* l = g_running)
         write_report(text("progress\t%u\t%lu\t%lu\t%.400s\n", l->number, ended - l->ended_before,
                           l->runs, l->name));

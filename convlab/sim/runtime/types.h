@@ -36,7 +36,7 @@ constexpr unsigned kRelief = 1 << 11;        // polls of one address before anot
 constexpr int kMostUntilSwitch = 64;         // most accesses between two switches (schedule > 0)
 constexpr size_t kShadow = size_t(2) << 30;  // most bytes of cells for all buffers together
 constexpr size_t kFindings = 200;            // most findings that are reported
-constexpr int kTicks = 4;                    // clock ticks without a finished block: a stall
+constexpr int kTicks = 4;                    // clock ticks in the time of a stall
 
 // The limits of the simulated GPU, an H200.
 constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
@@ -285,8 +285,10 @@ std::atomic<uint64_t> g_blocks_ended{0};  // of all launches
 std::atomic<const Launch*> g_running{nullptr};
 struct {                             // see time_is_up
     double until = 0;                // seconds of the monotonic clock
+    double tick = 0, stall = 0;      // seconds between ticks, and without a finished block
     uint64_t ended = 0;              // g_blocks_ended at the last tick
-    int still = 0;                   // for how many ticks it has not changed
+    double used = 0;                 // CPU seconds of this process at the last tick
+    double quiet = 0, total = 0;     // seconds at work: without a finished block, and in all
 } g_deadline;
 std::atomic<int> g_os_threads{0};
 // The most additional workers: as many as if each of 132 SMs held four blocks. With more than
