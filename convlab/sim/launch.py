@@ -85,6 +85,7 @@ class SimLaunch(Launch):
                 self._build,
                 schedule=schedule,
                 earlier=self._earlier,
+                watch=self.most_watched,
             )
         except LaunchError as error:
             self.findings = error.findings
@@ -92,7 +93,9 @@ class SimLaunch(Launch):
         self._trace = trace
         self.findings = trace.findings
         self.launches = trace.launches
-        self.counters = trace.counters
+        self.watched_in_part = trace.watched_in_part
+        # What a part of the blocks did is no count of the whole launch.
+        self.counters = None if trace.watched_in_part else trace.counters
 
     def call_after(self, earlier: Sequence[Problem]) -> None:
         """Call the kernel for other problems first, and then for this one, in one process."""

@@ -168,6 +168,10 @@ def simulate(
         - earlier: problems in the form of `problem`, each with the bytes of its tensors by name.
           The kernel is called for them first, in the same process, with other data, at the same
           addresses if it fits.
+        - watch: of a launch with more threads than this, only a part of the blocks is watched for
+          races and uninitialised reads; 0 (the default) watches all blocks. Bounds are always
+          checked. ``Trace.watched_in_part`` says whether that happened. The counts are then
+          incomplete.
         - sample: (blocks, seed) runs only this many blocks of each launch, chosen at random. Counts
           are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and the
           workspace are then incomplete.

@@ -66,6 +66,7 @@ class Trace:
     stalled : whether the run was stopped because no block finished.
     quiet : of a run that was stopped: the seconds since a block finished last, and of the whole run,
         in which the process worked.
+    watched_in_part : whether races were looked for in a part of the blocks of some launch only.
     complete : whether `accesses` has all accesses; otherwise the limit was reached.
     """
 
@@ -87,6 +88,7 @@ class Trace:
         self.missing: str | None = json.loads(self._last("missing", "null"))
         self.note = self._last("note")
         self.workspace = int(self._last("workspace", "0"))
+        self.watched_in_part = bool(rows["in part"])
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
         self.quiet = tuple(map(float, self._last("quiet", "0\t0").split("\t")))

@@ -191,15 +191,44 @@ def test_an_index_that_overflows_an_int_is_found(few: None, at: str) -> None:
         )
 
 
-def test_long_problems_run_once_and_untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+def direct(old: str = "", new: str = "") -> convlab.Kernel:
+    """Return 01_direct with a part of its text replaced."""
+    text = convlab.load("01_direct", engine="sim").source
+    assert old in text
+    return convlab.compile(text.replace(old, new), name="mine", engine="sim")
+
+
+RETURN = "if (i >= int64_t(conv.N) * conv.K * conv.P * conv.Q) return;"
+
+
+def test_a_long_problem_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bounds and races are: the threads after the last output compute only if K is large."""
+    long = convlab.problem("limits.filters_4099")
+    monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
+    found = default(direct())
+    short, other, *_ = found
+    assert found.ok and not other.unwatched and not other.notes
+    assert short.counters["global_load_bytes"] and other.counters["global_load_bytes"]
+    careless = direct(RETURN, RETURN.replace(") return", " && conv.K < 2000) return"))
+    short, other, *_ = default(careless)
+    assert short.ok and not other.ok and other.fault == "global out of bounds"
+
+
+def test_bounds_are_watched_in_all_blocks_of_a_huge_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Races are watched in some of its blocks; the sentence says so, and it is not "correct"."""
     long = convlab.problem("limits.width_4100")
     monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
-    found = default(stranger("good"))
-    short, other, *_ = found
-    assert short.counters["global_load_bytes"] and not short.notes
-    assert not other.counters["global_load_bytes"] and "run once, without" in other.notes[0]
-    ran = len([report for report in found if not report.setting])
-    assert f"1 of {ran} problems ran once, without bounds and race checks" in str(found)
+    monkeypatch.setattr(checking, "_MOST_WATCHED", 1000)
+    monkeypatch.setattr(settings, "SETTINGS", ())
+    found = default(direct())
+    _, other, *_ = found
+    assert found.ok and "races were watched in a part of the blocks" in other.unwatched
+    assert other.unwatched in found.sentence and not other.counters
+    # Block 30 is none of those that are watched for races. It reads one element too far.
+    past_the_end = "g_x[conv.N * conv.C * conv.H * conv.W]"
+    astray = f"{RETURN} if (i == 30 * 256 + 3) {{ g_y[i] = {past_the_end}; return; }}"
+    _, other, *_ = default(direct(RETURN, astray))
+    assert other.fault == "global out of bounds"
 
 
 def test_bound_of_a_few_outputs_near_0_is_that_of_their_terms() -> None:

@@ -54,13 +54,11 @@ _INT = 1 << 31
 # Matches the declaration of an array.
 _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
 # A problem of a default check is long if a dimension or the number of outputs is larger than this.
-# On the simulator a long problem runs once, in the build without bounds and race checks.
+# On the simulator a long problem runs only once.
 _LONG = 1200
 _MANY = 60_000
-_UNWATCHED = (
-    f"bounds and races were not watched, because a dimension is over {_LONG:,}, or the outputs are "
-    f"more than {_MANY:,}"
-)
+# In a launch with more threads than this, races are watched in a part of the blocks.
+_MOST_WATCHED = 400_000
 # A default check on the simulator leaves out larger problems: they would take minutes.
 _SIM_OUTPUTS = 4_000_000
 # When crashes and hangs have taken this long, the rest of a set is left out.
@@ -327,7 +325,7 @@ class Checker:
                 return self.runner.call(examine, *given, time_limit=kernel.time_limit)
             with explained(kernel.name):
                 report = examine(*given)
-                if report.ok and setting is ORDINARY:
+                if report.ok and not setting.name:
                     report = self._with_array_bounds(report, kernel)
             return self.stricter.watch(report)
         except ConvlabError as error:
@@ -348,9 +346,7 @@ class Checker:
     def run_briefly(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
         """Check one problem of the default check; run a long one once on the simulator."""
         if self.kernel.counts and _is_long(problem) and not setting.fits_any:
-            once = ONCE if setting is ORDINARY else setting
-            report = self.run(problem, once, self.kernel.untraced())
-            return replace(report, unwatched=_UNWATCHED)
+            setting = replace(setting, twice=False, most_watched=_MOST_WATCHED)
         return self.run(problem, setting)
 
     def attempt(

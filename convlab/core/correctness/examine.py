@@ -141,6 +141,7 @@ def _examine(
         notes=tuple(all_notes),
         threads=_most_threads(launch),
         counters=runs.counters,
+        unwatched=setting.in_part() if launch.watched_in_part else "",
         host_seconds=runs.seconds,
     )
     if (compared.wrong or compared.unwritten or changed) and kernel.device.type == "cuda":
@@ -289,6 +290,7 @@ def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem]
     if device.type == "cuda":
         torch.cuda._sleep(_SLEEP_CYCLES)
     poisoned = output.poison(launch)
+    launch.most_watched = setting.most_watched
     setting.run(launch, earlier)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()

@@ -18,7 +18,7 @@ void Worker::check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintp
     uint16_t index;
     Site& s = site(pc - (kind == Kind::store), 4, kind, index);
     locate(s, address, bytes, global);
-    if (g_trace && s.cells)
+    if (is_watched && s.cells)
         check_access(s.cells + (address - s.low) / 4,
                 {address, bytes, kind, false, global, s.fresh, s.output, index});
 }
@@ -26,7 +26,7 @@ void Worker::check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintp
 // Checks a read of shared memory through the asynchronous proxy: also, is there a proxy fence?
 void Worker::check_proxy_read(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who) {
     check_uncounted(address, bytes, Kind::load, pc);
-    if (!g_trace) return;
+    if (!is_watched) return;
     for (uintptr_t at = address; at < address + bytes; at += 4) {
         const Mark& w = cell_of(at).writer;
         if (!w.launch || w.bulk || w.block != uint32_t(block) || w.launch != launch->number)
@@ -164,7 +164,7 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
     std::memcpy(to, from, size_t(bytes));
     uint16_t index;
     site(pc - 1, 4, Kind::store, index);
-    for (uintptr_t at = uintptr_t(to); g_trace && at < uintptr_t(to) + unsigned(bytes); at += 4) {
+    for (uintptr_t at = uintptr_t(to); is_watched && at < uintptr_t(to) + unsigned(bytes); at += 4) {
         Cell& cell = cell_of(at);
         cell.writer.bulk = 1, cell.in_flight = index;
     }

@@ -82,6 +82,7 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
     launch.ended_before = g_blocks_ended;
     choose(launch);
+    watch_in_part(launch);
     g_running = &launch;
     ++g_counters.launches;
     for (int i = 1; i < g_threads; ++i) start_worker(launch);
@@ -107,6 +108,7 @@ void sim_fiber_start() {
 }
 
 void sim_fence() {
+    g_synchronizes = true;
     if (t_worker) t_worker->fibers[t_worker->current].fenced = true;
 }
 void* sim_dynamic_shared() { return sim_dynamic_array; }

@@ -46,7 +46,7 @@ inline void Worker::enter(int next, void** save) {
 }
 
 inline void Worker::find_log(int i) {
-    if (!g_trace) return;
+    if (!is_watched) return;
     Fiber& f = fibers[i];
     next_entry = &log[size_t(i) * kLog] + f.logged;
     log_end = &log[size_t(i) * kLog] + kLog;
@@ -54,7 +54,7 @@ inline void Worker::find_log(int i) {
 }
 
 inline void Worker::save_log(int i) {
-    if (!g_trace) return;
+    if (!is_watched) return;
     Fiber& f = fibers[i];
     f.logged = int(next_entry - &log[size_t(i) * kLog]);
     f.step = step_at, f.still = next_entry == step_log;
@@ -142,7 +142,8 @@ void Worker::run_block(uint64_t number) {
     warps.assign((threads + 31) / 32, Warp{});
     copies.assign(copies.empty() ? 0 : threads, {});
     async = {};
-    if (g_trace && threads > logs) log.reset(new Access[size_t(logs = threads) * kLog]);
+    is_watched = g_trace && launch->watches(number);
+    if (is_watched && threads > logs) log.reset(new Access[size_t(logs = threads) * kLog]);
     for (int i = 0; i < threads; ++i) {
         fibers[i] = Fiber{};
         fibers[i].index = launch->thread_of(unsigned(i));
@@ -153,7 +154,7 @@ void Worker::run_block(uint64_t number) {
     t_worker = this;
     yield();
     t_worker = nullptr;
-    if (g_trace)
+    if (is_watched)
         for (int w = 0; w < int(warps.size()); ++w) flush(w);
 }
 }  // namespace

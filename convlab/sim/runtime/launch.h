@@ -127,6 +127,17 @@ void choose(Launch& launch) {
     }
 }
 
+// Decides which blocks of a launch with very many threads are watched: runs of eight blocks.
+void watch_in_part(Launch& launch) {
+    uint64_t threads = launch.blocks * launch.block.x * launch.block.y * launch.block.z;
+    if (!g_trace || !g_most_watched || threads <= g_most_watched || launch.runs < 64) return;
+    uint64_t times = threads / g_most_watched + 1;
+    g_in_part = true;
+    launch.watched_run = 8;
+    launch.watched_of = 8 * times;
+    write_report(text("in part\t%u\t%lu\n", launch.number, launch.watched_of / 8));
+}
+
 // Estimates the totals of all N blocks of a launch from the n that were simulated: N/n times their
 // sum. The variance of this estimate is N^2 (1 - n/N) s^2 / n, with the variance s^2 between the
 // blocks (W. G. Cochran, Sampling Techniques, third edition, 1977, section 2.5). A sample can miss

@@ -98,7 +98,8 @@ void Worker::report_uninitialised(Cell& cell, const CheckedAccess& checked, uint
     // The thread that writes the word may have ended at an error.
     if (abandoned || g_faulted || replaces) return;
     if (checked.global) {
-        if (g_sample || g_record.on) return;  // the block that writes it may not be simulated
+        // The block that writes it may not be simulated, or not be watched.
+        if (g_sample || g_record.on || g_in_part) return;
         if (auto* b = buffer_near(address); b && b->host_wrote(address)) return;
     }
     if (cell.in_flight) return report_in_flight(cell, checked, address);
@@ -119,6 +120,8 @@ void Worker::report_race(const Mark& m, const CheckedAccess& checked, uintptr_t 
     bool known = m.site < sites.size() && sites[m.site].pc;  // else only another worker ran it
     if (m.atomic && (!known || sites[m.site].kind == Kind::atomic)) theirs = Kind::atomic;
     bool previous = m.launch != launch->number;
+    // A block that is not watched may have ordered the two.
+    if (g_in_part && g_synchronizes && m.block != uint32_t(block)) return;
     Other other{
         g_pcs[m.site],
         Launch::index(m.block, previous ? launch->previous_grid : launch->grid),
@@ -177,6 +180,7 @@ void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
     if (!t_worker) return;
     Worker& w = *t_worker;
     ++w.counters.atomics;
+    g_synchronizes = true;
     w.count_poll(uintptr_t(address));
     w.replaces = replaces;
     w.access(uintptr_t(address), bytes, Kind::atomic, CALLER);

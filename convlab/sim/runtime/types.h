@@ -229,6 +229,14 @@ struct Launch {
     std::vector<Counters> counted;  // for each of the chosen blocks
     std::atomic<uint64_t> next{0};
     uint64_t ended_before = 0;  // blocks that had ended before this launch
+    uint64_t watched_run = 0;   // of `watched_of` blocks, so many are watched; 0: all blocks
+    uint64_t watched_of = 0;
+    // Runs of neighbouring blocks are watched, at equal distances. The first and the last blocks of
+    // the grid are, and those next to number 65535.
+    bool watches(uint64_t number) const {
+        if (!watched_run || number % watched_of < watched_run) return true;
+        return number + watched_run >= blocks || number - 0xfffe < 4;
+    }
     std::atomic<size_t> static_bytes{0};
     std::mutex lock;
     // The releases of each block: the phase and the time, see Fiber.
@@ -255,6 +263,9 @@ Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 bool g_trace = true, g_faulted = false;
+uint64_t g_most_watched = 0;         // how many threads of a launch are watched at most; 0: all
+bool g_in_part = false;              // some launch was watched in part
+std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed atomics or fences
 bool g_host = false;                 // host code runs (see Opened)
 cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;

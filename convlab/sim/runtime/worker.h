@@ -50,6 +50,7 @@ struct Worker {
     uint64_t block = 0;
     uint32_t phase = 0;
     uint32_t all_acquired = 0;  // the time up to which all threads acquired at the last barrier
+    bool is_watched = g_trace;     // are the block's races looked for, and its requests counted?
     bool atomics = false;       // the block executed an atomic
     bool abandoned = false;     // a thread of the block ended at an error
     bool replaces = false;      // the current atomic ignores the old value
