@@ -133,8 +133,8 @@ class Suite:
         """What a key says, evaluated."""
         return eval(self.cases[name].get(key, default), {"np": np, "torch": torch} | names)
 
-    def launch(self, name: str, arg: int = 0, engine: str = "sim") -> Launch:
-        """Run one case; return the Launch."""
+    def prepare(self, name: str, arg: int = 0, engine: str = "sim") -> Launch:
+        """Prepare one case; return the Launch."""
         n = self.value(name, "x", "64", arg=arg)
         k = self.value(name, "k", "1")
         problem = Problem(1, 1, 1, n, k, 1, 1, dilation=(list(self.cases).index(name) + 1, arg + 1))
@@ -143,7 +143,11 @@ class Suite:
             kernel = kernel.untraced()  # see the flags in sim/library.py
         x = inputs(n).reshape(1, 1, 1, n)
         w = inputs(k, seed=1).reshape(k, 1, 1, 1)
-        launch = kernel.prepare(problem, x.to(kernel.device), w.to(kernel.device))
+        return kernel.prepare(problem, x.to(kernel.device), w.to(kernel.device))
+
+    def launch(self, name: str, arg: int = 0, engine: str = "sim") -> Launch:
+        """Run one case; return the Launch."""
+        launch = self.prepare(name, arg, engine)
         launch()
         return launch
 

@@ -75,6 +75,12 @@ class Check(CommandForEachKernel):
             "them all",
         )
         group_of(parser, HOW).add_argument(
+            "--time-limit",
+            metavar="SECONDS",
+            type=float,
+            help="the time limit of each problem; default: 120 on the simulator, 20 on a GPU",
+        )
+        group_of(parser, HOW).add_argument(
             "--no-simulate",
             action="store_true",
             help="on a GPU: do not run the kernel on the simulator at the same time",
@@ -93,6 +99,10 @@ class Check(CommandForEachKernel):
 
         if arguments.no_simulate and kernel.counts:
             raise ProblemError(NO_SIMULATE)
+        if arguments.time_limit is not None:
+            if kernel.library:
+                raise ProblemError(f"--time-limit is for kernels; {kernel.name} runs without a limit")
+            kernel = kernel.on(kernel.engine, arguments.time_limit)
         # Neither a JSON document nor a notebook's cell shows single rows.
         each = None if getattr(arguments, "json", True) else show_failure
         word = word if isinstance(word, str) else kernel.name

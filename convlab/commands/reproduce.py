@@ -11,6 +11,7 @@ from ..core.correctness.report import Report, Reports
 from ..core.correctness.setting import ORDINARY
 from ..core.correctness.stricter import settings
 from ..core.errors import LaunchError
+from ..core.faults import INCORRECT
 from ..core.kernel.runnable import Runnable
 
 
@@ -20,7 +21,7 @@ def checked(
     arguments: Namespace,
     each: Callable[[Report], object] | None = None,
 ) -> Report | Reports:
-    """Return the report of a kernel; if it is not correct, add the command that reproduces it.
+    """Return the report of a kernel; if it is incorrect, add the command that reproduces it.
 
     Parameters
     ----------
@@ -36,13 +37,15 @@ def checked(
     """
     report = _report(kernel, arguments, each)
     failing = report.smallest if isinstance(report, Reports) else report
-    if report.ok or failing is None:
+    if report.outcome != INCORRECT or failing is None:
         return report
     words = ["check", word, "--problem", str(failing.problem)]
     # The simulator may have found it beside a GPU.
     words += ["--engine", arguments.engine if kernel.library else failing.engine]
     if setting := _setting_named(failing.setting) or arguments.setting:
         words += ["--setting", setting]
+    if arguments.time_limit is not None:
+        words += ["--time-limit", f"{arguments.time_limit:g}"]
     if arguments.seed:
         words += ["--seed", str(arguments.seed)]
     line = f"reproduce: {arguments.command.program} {shlex.join(words)}"

@@ -40,7 +40,8 @@ FAULTS: dict[str, Fault] = {
     "out of time": Fault(
         "the time limit passed, but the kernel may only be slow: it made progress, or the problem "
         "is large; this does not say whether it is correct",
-        "use a smaller problem, or a GPU, or a larger limit: load(..., time_limit=SECONDS)",
+        "use a smaller problem, or a GPU, or a larger limit: `--time-limit SECONDS`, or load(..., "
+        "time_limit=SECONDS)",
     ),
     "launch configuration": Fault(
         "the GPU rejected the launch, and no thread ran",
@@ -325,12 +326,15 @@ SHOWN = {
 
 
 def outcome(kinds: Iterable[str]) -> str:
-    """Return the outcome of a check with errors of these kinds; "correct" without an error.
+    """Return the outcome of one run with errors of these kinds; "correct" without an error.
+
+    What the simulator does not support decides over all else, because other errors follow from it.
 
     >>> outcome([]), outcome(["out of time"]), outcome(["out of time", "race"])
     ('correct', 'out of time', 'incorrect')
     """
-    return heaviest(_OUTCOMES.get(kind, INCORRECT) for kind in kinds)
+    outcomes = {_OUTCOMES.get(kind, INCORRECT) for kind in kinds}
+    return NOT_SIMULATED if NOT_SIMULATED in outcomes else heaviest(outcomes)
 
 
 def heaviest(outcomes: Iterable[str]) -> str:

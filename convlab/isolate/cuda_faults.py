@@ -119,10 +119,10 @@ def explain(kernel: Runnable, problem: Problem) -> tuple[str, list[Finding]]:
     This takes a few seconds. The text says what was found, or why the kernel cannot run there. It is
     empty for a kernel without source, such as a library's, and without the room ``sim``.
     """
-    twin = kernel.simulated(_EXPLAIN_SECONDS)
-    if twin is None:
-        return "", []
     try:
+        twin = kernel.simulated(_EXPLAIN_SECONDS)
+        if twin is None:
+            return "", []
         small = problem.scaled(EXPLAIN_MACS)
         with contextlib.redirect_stdout(io.StringIO()):
             twin.prepare(small, *data.inputs(small, 0, format=twin.format))()

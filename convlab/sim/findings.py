@@ -21,9 +21,15 @@ _OUTSIDE = re.compile(
 _UNIT = re.compile("\x04(.*?)\x02")
 # A byte of dynamic shared memory, which has no extents.
 _BYTE = re.compile(r"\bbyte (-?\d+) of ([^,:]+)")
-# Findings of these kinds often follow from other findings, so they come last.
-_LATE = {"race": 1, "uninitialised read": 2}
+# Findings of these kinds often follow from other findings, so they come last. Many findings follow
+# from what the simulator does not support, so that comes first.
+_LATE = {"race": 1, "uninitialised read": 2, "not simulated": -1}
 _INDEX = "index out of bounds"
+# The end of the warning about a load that guards an atomic.
+_GUARD = (
+    ": a plain load may read an old value. That is correct only where any old value does no harm; "
+    "a volatile load reads the present one"
+)
 _ADDRESS_KINDS = ("global out of bounds", "shared out of bounds")
 
 
@@ -64,6 +70,7 @@ def read_findings(
     reported: Sequence[ReportedFinding],
     counts: Sequence[int],
     before_atomic: Collection[int],
+    before_swap: Collection[int],
     library: Path,
     base: int,
     arrays: Mapping[str, Array],
@@ -75,8 +82,10 @@ def read_findings(
     reported : the findings in the report.
     counts : in how many threads each finding occurred; empty for a run that was stopped.
     before_atomic : code addresses of loads of a word that the same thread then updates by an
-        atomic. Such a load starts a compare-and-swap loop, and may read a word that other threads
-        update.
+        atomic, as in ``if (*p < v) atomicMax(p, v)``. If such a load races with an atomic, it reads
+        an old value at worst: that is a warning.
+    before_swap : the same where the atomic is a compare-and-swap. Such a load starts its retry
+        loop, which compares the value again: that is no finding.
     library, base : the kernel's library, and the address where it was loaded.
     arrays : shape and element names of each buffer.
     """
@@ -90,8 +99,10 @@ def read_findings(
         if row.kind == "divergent barrier" and place == other_place:
             # The compiler duplicated the barrier of one line.
             continue
-        if _is_retried(row, before_atomic):
+        if _is_of_atomic(row, before_swap):
             continue
+        if _is_of_atomic(row, before_atomic):
+            row = row._replace(error=False, text=row.text.partition(",")[0] + _GUARD)
         key = _merge_key(row, place, other_place)
         if key in merged:
             merged[key] = replace(merged[key], count=merged[key].count + count)
@@ -101,10 +112,10 @@ def read_findings(
     return sorted(findings, key=lambda finding: (not finding.error, _LATE.get(finding.kind, 0)))
 
 
-def _is_retried(row: ReportedFinding, before_atomic: Collection[int]) -> bool:
-    """Return whether a race is between an atomic and the load that starts its retry loop."""
+def _is_of_atomic(row: ReportedFinding, loads: Collection[int]) -> bool:
+    """Return whether a race is between an atomic and one of these loads."""
     of_atomic = row.kind == "race" and "atomic" in row.text
-    return of_atomic and bool({row.address, row.other_address} & set(before_atomic))
+    return of_atomic and bool({row.address, row.other_address} & set(loads))
 
 
 def _merge_key(row: ReportedFinding, place: Place | None, other_place: Place | None) -> tuple:

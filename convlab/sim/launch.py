@@ -21,6 +21,7 @@ def simulated(
     """Run a kernel, or a build of it, on an arena's tensors; `options` are those of `simulate`."""
     names = ("workspace_limit", "trace", "time_limit")
     options = {name: getattr(kernel, name) for name in names} | options
+    options.setdefault("gpu", kernel.runs_on.gpu)
     library = (build or kernel.build()).library
     source = kernel.path or kernel.source
     return simulate(

@@ -17,6 +17,7 @@ from ..core.errors import LaunchError
 from ..core.kernel import abi
 from ..core.machine import child, interrupt
 from ..core.machine.device import available_bytes
+from ..core.machine.gpus import DEFAULT_GPU, Gpu
 from ..core.problem.format import FLOAT32, Format
 from ..core.show.long_text import shortened
 from .arrays import Array
@@ -24,10 +25,6 @@ from .library import runtime
 from .report_text import describe_findings, quote_line
 from .trace import Trace
 
-# The simulated GPU is an H200: its compute capability, and the bytes of shared memory that a block
-# may opt into.
-SM = 90
-SMEM = 227 << 10
 # Default limits of a run in seconds: in all, and without a finished block.
 TIME_LIMIT = 120.0
 STALL_LIMIT = 20.0
@@ -147,6 +144,7 @@ def simulate(
     source: Path | str,
     trace: bool = True,
     time_limit: float = TIME_LIMIT,
+    gpu: Gpu = DEFAULT_GPU,
     **more: object,
 ) -> Trace:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena; y is written.
@@ -159,6 +157,7 @@ def simulate(
     label, source : the kernel's name, and its file or text, for messages.
     trace : whether to count and check accesses. A run without it is several times as fast.
     time_limit : in seconds.
+    gpu : the GPU that the simulator is: its limits and properties.
     more : workspace_limit, in bytes, and any of these:
 
         - schedule: 0 (the default) runs threads and blocks from the first to the last, each until
@@ -195,6 +194,8 @@ def simulate(
         "trace": trace,
         "time_limit": time_limit,
         "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6, _slowest(problem, more))),
+        "gpu": _numbers(gpu),
+        "gpu_name": f"convlab's simulator as {gpu.name}",
         "memory": arena.path,
         "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
         "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
@@ -202,12 +203,12 @@ def simulate(
     started = time.perf_counter()
     try:
         # The child ends itself at the time limit, and reports where it stopped.
-        reply = json.loads(_ask_free_host(json.dumps(request).encode(), time_limit + 5))
+        # It may run the request twice.
+        reply = json.loads(_ask_free_host(json.dumps(request).encode(), 2 * time_limit + 5))
     except child.TimedOut as late:
         if not late.begun:
             raise _not_run(label, f"its process did not begin within {late.seconds:g} s") from None
-        # It is not known where: the kernel's code may have changed the alarm of its process.
-        reply = {"status": _OUT_OF_TIME, "report": f"quiet\t{time_limit:f}\t{time_limit:f}\n"}
+        reply = {"status": _OUT_OF_TIME, "report": ""}
     except child.Died as died:
         if not died.begun:
             raise _not_run(label, f"its process ended at its start: {died}") from None
@@ -220,6 +221,29 @@ def simulate(
         error.findings = result.findings
         raise error
     return result
+
+
+def _numbers(gpu: Gpu) -> list[int]:
+    """Return the numbers of a GPU in the order of SimDevice (include/sim_device.h)."""
+    limits = gpu.limits
+    # Memory of double data rate moves two bits per cycle and line of the bus.
+    gb_per_s = gpu.datasheet.memory_gb_per_s if gpu.datasheet else 0
+    memory_khz = round(gb_per_s * 4e6 / gpu.bus_bits) if gpu.bus_bits else 0
+    return [
+        gpu.sm,
+        gpu.sms,
+        limits.threads,
+        limits.blocks,
+        limits.registers,
+        limits.shared_bytes,
+        limits.shared_optin_bytes,
+        limits.reserved_bytes,
+        gpu.l2_bytes,
+        gpu.memory_bytes,
+        round(gpu.ghz * 1e6),
+        memory_khz,
+        gpu.bus_bits,
+    ]
 
 
 def _ask_free_host(request: bytes, limit: float) -> bytes:
@@ -237,7 +261,7 @@ def _failure(
 ) -> LaunchError | None:
     """Return the exception for a run that failed, or None."""
     has_place = any(finding.kind == "endless loop" for finding in result.findings)
-    if has_place or status in (_OUT_OF_TIME, -signal.SIGALRM):
+    if has_place or result.is_late or status in (_OUT_OF_TIME, -signal.SIGALRM):
         return _out_of_time(result, label, source, request)
     if any(finding.error for finding in result.findings):
         text = describe_findings(result.findings, label, source)
@@ -310,9 +334,11 @@ def _out_of_time(
     if result.stalled and stall_limit < limit:
         how_long = f": no block finished for {stall_limit:g} s"
     where = "in its host code"
+    if result.launched:
+        where += f", after {result.launched:,} launches"
     if result.progress:
         number, finished, blocks, kernel = result.progress
-        where = f"in launch {number} ({kernel}), after {finished:,} of {blocks:,} blocks"
+        where = f"in launch {number:,} ({kernel}), after {finished:,} of {blocks:,} blocks"
     text = f"{label} did not finish{how_long} on the simulator, which stopped it {where}. "
     if not is_endless:
         # The place at which the time was up is no mistake.
@@ -322,12 +348,12 @@ def _out_of_time(
             return LaunchError(f"{text}\n{found}", kind=result.findings[0].kind)
         text += (
             "It made progress, but too slowly: give a smaller problem, use a GPU, or raise the "
-            "limit with load(..., time_limit=SECONDS)"
+            "limit (--time-limit SECONDS, or load(..., time_limit=SECONDS))"
         )
         return LaunchError(text, kind="out of time")
     text += (
         "It made no progress: it has an endless loop, or waits for something that never happens. If "
-        "it is only slow, raise the limit with load(..., time_limit=SECONDS)"
+        "it is only slow, raise the limit (--time-limit SECONDS, or load(..., time_limit=SECONDS))"
     )
     if result.findings:
         text += "\n" + describe_findings(result.findings, label, source)

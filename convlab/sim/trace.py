@@ -64,8 +64,11 @@ class Trace:
     progress : of a run that was stopped in a launch: the launch's number, finished blocks, blocks,
         kernel.
     stalled : whether the run was stopped because no block finished.
+    is_late : whether the host process ended the run, which did not end itself at its time limit.
+    launched : of a run that was stopped in its host code: how many launches had finished.
     quiet : of a run that was stopped: the seconds since a block finished last, and of the whole run,
         in which the process worked.
+    ignored : an error of CUDA that the entry point did not return.
     watched_in_part : whether races were looked for in a part of the blocks of some launch only.
     complete : whether `accesses` has all accesses; otherwise the limit was reached.
     """
@@ -88,10 +91,13 @@ class Trace:
         self.missing: str | None = json.loads(self._last("missing", "null"))
         self.note = self._last("note")
         self.workspace = int(self._last("workspace", "0"))
+        self.ignored = self._last("ignored")
         self.watched_in_part = bool(rows["in part"])
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
+        self.is_late = bool(rows["late"])
         self.quiet = tuple(map(float, self._last("quiet", "0\t0").split("\t")))
+        self.launched = int(self._last("launched", "0"))
         self.progress: tuple[int, int, int, str] | None = None
         if rows["progress"]:
             *numbers, kernel = self._last("progress").split("\t", 3)
@@ -103,6 +109,7 @@ class Trace:
                 reported,
                 counts=json.loads(self._last("counts", "[]")),
                 before_atomic={int(row, 16) for row in rows["before_atomic"]},
+                before_swap={int(row, 16) for row in rows["before_swap"]},
                 library=library,
                 base=self._base,
                 arrays=arrays,

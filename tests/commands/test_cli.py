@@ -403,7 +403,7 @@ def test_a_missing_package_is_one_line_with_what_to_run(tmp_path, package):
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
     command = [sys.executable, "-m", "convlab", "compare", "01", "--engine", "sim"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stdout == ""
+    assert done.returncode == 6 and done.stdout == ""
     assert done.stderr == (
         f"convlab: the package {package} is not installed for this Python: run "
         f"`{sys.executable} -m pip install -r requirements.txt`\n"
@@ -660,7 +660,7 @@ def test_what_is_told_to_reproduce_a_failure_does(run, tmp_path, monkeypatch, se
 @pytest.mark.parametrize("command", ["check", "compare"])
 def test_no_gpu(run, command):
     done = run(command, "01", "--problem", SMALL, "--engine", "cuda")
-    assert done.status == 1 and done.out == ""
+    assert done.status == 6 and done.out == ""
     assert 'engine="cuda" needs an NVIDIA GPU' in done.err and "doctor" in done.err
     done = run(command, "cudnn:tf32", "--problem", "wide bias relu", "--json")
     (said,) = (

@@ -28,6 +28,7 @@ import worker_functions as functions
 from torch.nn import functional as F
 
 import convlab
+from convlab.core import rooms
 from convlab.core.builds.cache import Build
 from convlab.core.errors import LaunchError, ProblemError, UnsupportedError
 from convlab.core.kernel import data
@@ -319,13 +320,13 @@ def test_explain_reports_that_it_found_nothing_and_never_raises(unbounded, monke
     kernel = convlab.load("01_direct", engine="sim")
     assert cuda_faults.explain(kernel, SMALL) == (f"the simulator found no error on {SMALL}", [])
     assert cuda_faults.explain(baseline("torch:cpu"), SMALL) == ("", [])
-    monkeypatch.setattr(unbounded, "on", None)
+    monkeypatch.setattr(unbounded, "simulated", None)
     assert "could not run it" in cuda_faults.explain(unbounded, SMALL)[0]
     assert "could not run it" in cuda_faults.explain(unbounded, None)[0]
 
 
 def test_explain_says_nothing_without_an_engine_that_counts(unbounded, monkeypatch):
-    monkeypatch.setattr(cuda_faults.rooms, "names", lambda kind: [])
+    monkeypatch.setattr(rooms, "names", lambda kind: [])
     assert cuda_faults.explain(unbounded, SMALL) == ("", [])
 
 

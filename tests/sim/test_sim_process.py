@@ -228,6 +228,7 @@ def test_the_device_s_memory_is_not_the_host_s(host: str, fault: str | None) -> 
         assert host in str(caught.value).splitlines()[1]
 
 
+_OWN = "cudaStream_t s; cudaStreamCreate(&s);"
 _STRAY = "fill<<<1, 32>>>(y, 0);"
 _TOGETHER = """volatile __shared__ float v[32]; v[threadIdx.x] = 1;  __syncwarp();
     float sum = v[threadIdx.x] + v[threadIdx.x ^ 1];
@@ -239,12 +240,26 @@ _TOGETHER = """volatile __shared__ float v[32]; v[threadIdx.x] = 1;  __syncwarp(
     [
         (_STRAY, "", "wrong stream"),
         ("cudaMemset(y, 0, 64);", "", "wrong stream"),
-        ("cudaStream_t s; cudaStreamCreate(&s); fill<<<1, 32, 0, s>>>(y, 0);", "", None),
+        (_OWN + "fill<<<1, 32, 0, s>>>(y, 0);", "", "wrong stream"),
+        (
+            _OWN + "cudaStreamSynchronize(stream); fill<<<1, 32, 0, s>>>(y, 0);"
+            "cudaStreamSynchronize(s);",
+            "",
+            None,
+        ),
         ("float* p; cudaMalloc(&p, 64); cudaFree(p);", "", "allocation"),
         ("", _TOGETHER, "race"),
         ("", _TOGETHER.replace("1];", "1]; __syncwarp();"), None),
     ],
-    ids=["launch", "memset", "own stream", "allocation", "volatile", "syncwarp"],
+    ids=[
+        "launch",
+        "memset",
+        "own stream",
+        "own stream, joined",
+        "allocation",
+        "volatile",
+        "syncwarp",
+    ],
 )
 def test_warning(host: str, inside: str, kind: str | None) -> None:
     """Work on another stream than the given one, and lanes that rely on lockstep."""

@@ -233,7 +233,9 @@ class Kernel(CallableRunnable):
     def simulated(self, time_limit: float) -> Kernel | None:
         """Return this kernel for the simulator; None if there is no simulator."""
         engine = counting_engine()
-        return None if engine is None else self.on(engine, time_limit)
+        if engine is None:
+            return None
+        return self._with(self._text, engine=engine, time_limit=time_limit, trace=True)
 
     def show(self, first: str | int | None = None, last: str | int | None = None) -> Excerpt:
         """Show a part of the source with line numbers, in a notebook as highlighted code.

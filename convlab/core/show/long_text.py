@@ -1,5 +1,6 @@
 """Shorten a long text for a message, and keep the whole text in a file."""
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -41,6 +42,11 @@ def write_log(name: str, text: str, key: str = "") -> Path:
     path = toolchain.cache_dir() / "logs" / f"{name[:50]}-{digest}.log"
     path.parent.mkdir(mode=0o700, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(text, "utf-8", errors="replace")
-    unfinished.replace(path)
+    try:
+        unfinished.write_text(text, "utf-8", errors="replace")
+        unfinished.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
     return path

@@ -19,7 +19,9 @@
 #define __NVCC__ 1
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
-#define __CUDA_ARCH__ 900  // in host code too, because host and device code are compiled together
+#ifndef __CUDA_ARCH__  // in host code too, because host and device code are compiled together
+#define __CUDA_ARCH__ 900
+#endif
 #endif
 
 #define __global__
@@ -44,9 +46,9 @@ __forceinline__ int __syncthreads_and(int predicate) {
     int yes, all = sim_barrier(predicate != 0, &yes);
     return all == yes;
 }
-__forceinline__ void __threadfence() { sim_fence(); }
-__forceinline__ void __threadfence_block() { sim_fence(); }
-__forceinline__ void __threadfence_system() { sim_fence(); }
+__forceinline__ void __threadfence() { sim_fence(false); }
+__forceinline__ void __threadfence_block() { sim_fence(true); }
+__forceinline__ void __threadfence_system() { sim_fence(false); }
 __forceinline__ void __syncwarp(unsigned mask = 0xffffffffu) {
     sim_collective(mask, nullptr, nullptr);
 }
@@ -204,36 +206,36 @@ SIM_UNSEEN T atomic(T* address, F update) {
 template <typename T> struct Same { using type = T; };  // T is not deduced from such a parameter
 template <typename T> using same = typename Same<T>::type;
 }  // namespace sim
-#define SIM_ATOMIC_OF(name, expression, replaces)                                               \
+#define SIM_ATOMIC_OF(name, expression, how)                                                    \
     template <typename T>                                                                       \
     __forceinline__ T name(T* address, sim::same<T> b) {                                        \
-        sim_atomic(address, sizeof(T), replaces);                                               \
+        sim_atomic(address, sizeof(T), how);                                                    \
         return sim::atomic(address, [b](T a) SIM_UNSEEN -> T { return expression; });           \
     }
-#define SIM_ATOMIC(name, expression, replaces)   /* replaces: ignores the old value */          \
-    SIM_ATOMIC_OF(name, expression, replaces)                                                   \
-    SIM_ATOMIC_OF(name##_block, expression, replaces)                                           \
-    SIM_ATOMIC_OF(name##_system, expression, replaces)
-SIM_ATOMIC(atomicAdd, a + b, false)
-SIM_ATOMIC(atomicSub, a - b, false)
-SIM_ATOMIC(atomicExch, ((void)a, b), true)
-SIM_ATOMIC(atomicMin, a < b ? a : b, false)
-SIM_ATOMIC(atomicMax, a > b ? a : b, false)
-SIM_ATOMIC(atomicAnd, a & b, false)
-SIM_ATOMIC(atomicOr, a | b, false)
-SIM_ATOMIC(atomicXor, a ^ b, false)
-SIM_ATOMIC(atomicInc, a >= b ? 0 : a + 1, false)
-SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1, false)
-#define SIM_CAS(name)                                                                           \
+#define SIM_ATOMIC(name, expression, how)                                                       \
+    SIM_ATOMIC_OF(name, expression, how)                                                        \
+    SIM_ATOMIC_OF(name##_block, expression, (how) | sim::kOfBlock)                              \
+    SIM_ATOMIC_OF(name##_system, expression, how)
+SIM_ATOMIC(atomicAdd, a + b, 0)
+SIM_ATOMIC(atomicSub, a - b, 0)
+SIM_ATOMIC(atomicExch, ((void)a, b), sim::kReplaces)
+SIM_ATOMIC(atomicMin, a < b ? a : b, 0)
+SIM_ATOMIC(atomicMax, a > b ? a : b, 0)
+SIM_ATOMIC(atomicAnd, a & b, 0)
+SIM_ATOMIC(atomicOr, a | b, 0)
+SIM_ATOMIC(atomicXor, a ^ b, 0)
+SIM_ATOMIC(atomicInc, a >= b ? 0 : a + 1, 0)
+SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1, 0)
+#define SIM_CAS(name, scope)                                                                    \
     template <typename T>                                                                       \
     __forceinline__ T name(T* address, sim::same<T> compare, sim::same<T> value) {              \
-        sim_atomic(address, sizeof(T));                                                         \
+        sim_atomic(address, sizeof(T), sim::kSwaps | (scope));                                  \
         auto swap = [=](T a) SIM_UNSEEN -> T { return a == compare ? value : a; };              \
         T old = sim::atomic(address, swap);                                                     \
         if (!(old == compare)) sim_spin();                                                      \
         return old;                                                                             \
     }
-SIM_CAS(atomicCAS) SIM_CAS(atomicCAS_block) SIM_CAS(atomicCAS_system)
+SIM_CAS(atomicCAS, 0) SIM_CAS(atomicCAS_block, sim::kOfBlock) SIM_CAS(atomicCAS_system, 0)
 
 // ---- loads and stores with a cache hint: the hint is ignored ------------------------------
 #define SIM_LOAD(name) template <typename T> __forceinline__ T name(const T* p) { return *p; }

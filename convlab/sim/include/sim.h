@@ -38,6 +38,15 @@ constexpr int warpSize = 32;
 #endif
 
 namespace sim {
+enum How : unsigned {
+    kReplaces = 1,   // an atomic that ignores the old value, which may be uninitialised
+    kSwaps = 2,      // a compare-and-swap
+    kOfBlock = 4,    // of block scope
+    kLoads = 8,      // an atomic that only loads
+    kAcquires = 16,  // a fence follows it
+    kReleases = 32,  // a fence precedes it
+    kVolatile = 64,  // no atomic, but a volatile access
+};
 struct Config {
     dim3 grid, block;
     size_t shared_bytes;
@@ -68,9 +77,9 @@ unsigned sim_active_lanes();
 void sim_read_only(const void* address, unsigned bytes);        // __ldg
 void sim_spin();                                                // polls for another thread
 unsigned sim_lane();
-// Checks and counts one atomic. `replaces`: it ignores the old value, which may be uninitialised.
-void sim_atomic(const volatile void* address, unsigned bytes, bool replaces = false);
-void sim_fence();                                               // __threadfence
+// Checks and counts one atomic; `how` is a set of bits of sim::How.
+void sim_atomic(const volatile void* address, unsigned bytes, unsigned how = 0);
+void sim_fence(bool of_block);                                  // __threadfence, or .._block
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros);  // runs at the wait
 void sim_copy_commit();
 void sim_copy_wait(unsigned newest);                            // for all but the newest batches

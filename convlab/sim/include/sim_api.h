@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "sim.h"
+#include "sim_device.h"
 
 enum cudaError_t : int {
     cudaSuccess = 0,
@@ -37,16 +38,26 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute, int value);
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access);
 cudaError_t cudaFree(void* pointer);
 cudaError_t sim_fill(void* to, size_t pitch, int value, size_t width, size_t rows, cudaStream_t);
+// `waits`: the host waits until a copy from or to host memory is complete.
 cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                     size_t rows, cudaStream_t);
+                     size_t rows, cudaStream_t, int waits = 0);
+cudaStream_t sim_stream(unsigned flags);
+unsigned sim_event_record(cudaStream_t);
+void sim_stream_wait(cudaStream_t, unsigned event);
+void sim_event_synchronize(unsigned event);
+void sim_stream_synchronize(cudaStream_t);
+void sim_device_synchronize();
 }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaRuntimeGetVersion(int* is) { return *is = CUDART_VERSION, cudaSuccess; }
 inline cudaError_t cudaDriverGetVersion(int* is) { return *is = CUDART_VERSION, cudaSuccess; }
 
-// ---- streams and events: calls are synchronous; times are those of this machine -----------
-typedef struct CUevent_st { double milliseconds; }* cudaEvent_t;
+// ---- streams and events: the runtime performs each operation at its call, and checks the order
+// that events, streams and the host give it (../runtime/streams.h). Times are those of this machine.
+typedef struct CUevent_st { double milliseconds; unsigned number; }* cudaEvent_t;
+#define cudaStreamLegacy ((cudaStream_t)0x1)
+#define cudaStreamPerThread ((cudaStream_t)0x2)
 enum { cudaComputeModeDefault, cudaComputeModeProhibited = 2, cudaComputeModeExclusiveProcess };
 enum { cudaHostAllocDefault, cudaHostAllocPortable, cudaHostAllocMapped,
        cudaHostAllocWriteCombined = 4 };
@@ -62,25 +73,31 @@ enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFun
 SIM_NOTHING_TO_DO(cudaSetDevice, int) SIM_NOTHING_TO_DO(cudaDeviceReset)
 SIM_NOTHING_TO_DO(cudaSetDeviceFlags, unsigned) SIM_NOTHING_TO_DO(cudaProfilerStart)
 SIM_NOTHING_TO_DO(cudaProfilerStop) SIM_NOTHING_TO_DO(cudaDeviceSetLimit, cudaLimit, size_t)
-SIM_NOTHING_TO_DO(cudaDeviceSynchronize) SIM_NOTHING_TO_DO(cudaDeviceSetCacheConfig, cudaFuncCache)
-SIM_NOTHING_TO_DO(cudaStreamSynchronize, cudaStream_t)
-SIM_NOTHING_TO_DO(cudaStreamQuery, cudaStream_t) SIM_NOTHING_TO_DO(cudaStreamDestroy, cudaStream_t)
-SIM_NOTHING_TO_DO(cudaStreamWaitEvent, cudaStream_t, cudaEvent_t, unsigned = 0)
-SIM_NOTHING_TO_DO(cudaEventSynchronize, cudaEvent_t) SIM_NOTHING_TO_DO(cudaEventQuery, cudaEvent_t)
+SIM_NOTHING_TO_DO(cudaDeviceSetCacheConfig, cudaFuncCache) SIM_NOTHING_TO_DO(cudaStreamDestroy, cudaStream_t)
 template <typename F>
 SIM_NOTHING_TO_DO(cudaFuncSetCacheConfig, F*, cudaFuncCache)
 template <typename... A>
 SIM_NOTHING_TO_DO(cudaMemPrefetchAsync, const A&...)
 template <typename... A>
 SIM_NOTHING_TO_DO(cudaStreamAttachMemAsync, const A&...)
-inline cudaError_t cudaStreamCreate(cudaStream_t* s) {  // any stream but the default one
-    return *s = reinterpret_cast<cudaStream_t>(intptr_t(1) << 41), cudaSuccess;
+inline cudaError_t cudaDeviceSynchronize() { return sim_device_synchronize(), cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    return sim_stream_synchronize(s), cudaSuccess;
 }
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
-    return cudaStreamCreate(s);
+inline cudaError_t cudaStreamQuery(cudaStream_t s) { return cudaStreamSynchronize(s); }
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned = 0) {
+    return sim_stream_wait(s, e->number), cudaSuccess;
 }
-inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int) {
-    return cudaStreamCreate(s);
+inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    return sim_event_synchronize(e->number), cudaSuccess;
+}
+inline cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
+    return *s = sim_stream(flags), cudaSuccess;
+}
+inline cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
+inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(s, flags);
 }
 inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return *least = *greatest = 0, cudaSuccess;
@@ -96,8 +113,9 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*call)(void*), void* w
 inline cudaError_t cudaEventCreate(cudaEvent_t* e) { return *e = new CUevent_st{}, cudaSuccess; }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
 inline cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t = nullptr) {
+inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = nullptr) {
     timespec now;
+    e->number = sim_event_record(stream);
     clock_gettime(CLOCK_MONOTONIC, &now);
     return e->milliseconds = now.tv_sec * 1e3 + now.tv_nsec * 1e-6, cudaSuccess;
 }
@@ -106,24 +124,42 @@ inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t
 }
 
 // ---- device properties and occupancy; the registers of a kernel are not known --------------
+// The values that differ between GPUs are set in sim_properties.
 struct cudaDeviceProp {
-    char name[256] = "convlab's simulator, with the limits of an H200";
-    size_t totalGlobalMem = size_t(140) << 30, totalConstMem = 64 << 10,
-           sharedMemPerBlock = 48 << 10, sharedMemPerBlockOptin = 227 << 10,
-           sharedMemPerMultiprocessor = 228 << 10, reservedSharedMemPerBlock = 1 << 10;
+    char name[256] = "";
+    size_t totalGlobalMem = 0, totalConstMem = 64 << 10,
+           sharedMemPerBlock = 48 << 10, sharedMemPerBlockOptin = 0,
+           sharedMemPerMultiprocessor = 0, reservedSharedMemPerBlock = 0;
     int regsPerBlock = 65536, regsPerMultiprocessor = 65536, warpSize = 32,
         maxThreadsPerBlock = 1024, maxThreadsDim[3] = {1024, 1024, 64},
-        maxGridSize[3] = {0x7fffffff, 65535, 65535}, maxThreadsPerMultiProcessor = 2048,
-        maxBlocksPerMultiProcessor = 32, major = 9, minor = 0, multiProcessorCount = 132,
-        l2CacheSize = 60 << 20, clockRate = 1980000, memoryClockRate = 3201000,
-        memoryBusWidth = 6144, concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 0,
+        maxGridSize[3] = {0x7fffffff, 65535, 65535}, maxThreadsPerMultiProcessor = 0,
+        maxBlocksPerMultiProcessor = 0, major = 0, minor = 0, multiProcessorCount = 0,
+        l2CacheSize = 0, clockRate = 0, memoryClockRate = 0, memoryBusWidth = 0, concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 0,
         computeMode = cudaComputeModeDefault, integrated = 0, canMapHostMemory = 1, ECCEnabled = 1,
         unifiedAddressing = 1, asyncEngineCount = 1, deviceOverlap = 1, pageableMemoryAccess = 0,
         concurrentManagedAccess = 1, kernelExecTimeoutEnabled = 0, isMultiGpuBoard = 0;
 };
+inline cudaDeviceProp sim_properties() {
+    const SimDevice& gpu = *sim_device();
+    cudaDeviceProp is;
+    strcpy(is.name, gpu.name);
+    is.totalGlobalMem = size_t(gpu.memory_bytes);
+    is.sharedMemPerBlockOptin = size_t(gpu.shared_optin);
+    is.sharedMemPerMultiprocessor = size_t(gpu.shared_bytes);
+    is.reservedSharedMemPerBlock = size_t(gpu.shared_reserved);
+    is.regsPerBlock = is.regsPerMultiprocessor = int(gpu.registers);
+    is.maxThreadsPerMultiProcessor = int(gpu.threads);
+    is.maxBlocksPerMultiProcessor = int(gpu.blocks);
+    is.major = int(gpu.sm / 10), is.minor = int(gpu.sm % 10);
+    is.multiProcessorCount = int(gpu.sms);
+    is.l2CacheSize = int(gpu.l2_bytes);
+    is.clockRate = int(gpu.clock_khz), is.memoryClockRate = int(gpu.memory_clock_khz);
+    is.memoryBusWidth = int(gpu.bus_bits);
+    return is;
+}
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
     if (device) return sim_error(cudaErrorInvalidDevice);
-    return *of = {}, cudaSuccess;
+    return *of = sim_properties(), cudaSuccess;
 }
 // The properties for cudaDeviceGetAttribute: name, CUDA's number, field of cudaDeviceProp.
 #define SIM_ATTRIBUTES(USE)                                                                     \
@@ -139,7 +175,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
 #define SIM_NUMBER(name, number, property) cudaDevAttr##name = number,
 enum cudaDeviceAttr { SIM_ATTRIBUTES(SIM_NUMBER) };
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-    const cudaDeviceProp has;
+    const cudaDeviceProp has = sim_properties();
 #define SIM_GIVEN(name, number, property) \
     if (attribute == number) return *value = int(has.property), cudaSuccess;
     SIM_ATTRIBUTES(SIM_GIVEN)
@@ -149,20 +185,23 @@ template <typename F>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F, int threads,
                                                           size_t shared_bytes) {
     if (threads < 1 || threads > 1024) return sim_error(cudaErrorInvalidValue);
-    int fit = int((228 << 10) / (shared_bytes + (1 << 10)));
-    return *blocks = std::min({2048 / ((threads + 31) / 32 * 32), 32, fit}), cudaSuccess;
+    const SimDevice& gpu = *sim_device();
+    size_t each = shared_bytes + size_t(gpu.shared_reserved);
+    int fit = shared_bytes > size_t(gpu.shared_optin) ? 0 : each ? int(gpu.shared_bytes / each) : 32;
+    int by_threads = int(gpu.threads) / ((threads + 31) / 32 * 32);
+    return *blocks = std::min({by_threads, int(gpu.blocks), fit}), cudaSuccess;
 }
 template <typename F>
 cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F kernel,
                                                size_t shared_bytes = 0, int limit = 0) {
     *block = limit > 0 ? std::min(limit, 1024) : 1024;
     auto error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(grid, kernel, *block, shared_bytes);
-    return *grid *= 132, error;
+    return *grid *= int(sim_device()->sms), error;
 }
 struct cudaFuncAttributes {
     size_t sharedSizeBytes = 0, constSizeBytes = 0, localSizeBytes = 0;
     int maxThreadsPerBlock = 1024, numRegs = 0, maxDynamicSharedSizeBytes = 48 << 10,
-        ptxVersion = 90, binaryVersion = 90;
+        ptxVersion = int(sim_device()->sm), binaryVersion = int(sim_device()->sm);
 };
 template <typename F>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, F*) { return *of = {}, cudaSuccess; }
@@ -208,7 +247,7 @@ inline cudaError_t cudaHostUnregister(void*) { return sim_error(cudaErrorNotSupp
 inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
 inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-    return *free = *total = size_t(140) << 30, cudaSuccess;
+    return *free = *total = size_t(sim_device()->memory_bytes), cudaSuccess;
 }
 // Inlined, so that the runtime's CALLER is a line of the kernel's file.
 #define SIM_COPY __forceinline__ cudaError_t
@@ -225,12 +264,12 @@ SIM_COPY cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKin
                          cudaStream_t stream = nullptr) {
     return sim_copy(to, 0, from, 0, bytes, 1, stream);
 }
-SIM_COPY cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-    return cudaMemcpyAsync(to, from, bytes, kind);
+SIM_COPY cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    return sim_copy(to, 0, from, 0, bytes, 1, nullptr, 1);
 }
 SIM_COPY cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                       size_t height, cudaMemcpyKind) {
-    return sim_copy(to, to_pitch, from, from_pitch, width, height, nullptr);
+    return sim_copy(to, to_pitch, from, from_pitch, width, height, nullptr, 1);
 }
 template <typename T>
 SIM_COPY cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size_t offset = 0,
@@ -241,7 +280,8 @@ SIM_COPY cudaMemcpyToSymbolAsync(T& symbol, const void* from, size_t bytes, size
 }
 template <typename T, typename... A>
 SIM_COPY cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, const A&... more) {
-    return cudaMemcpyToSymbolAsync(symbol, from, bytes, more...);
+    cudaError_t error = cudaMemcpyToSymbolAsync(symbol, from, bytes, more...);
+    return sim_stream_synchronize(nullptr), error;
 }
 template <typename T>
 SIM_COPY cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,

@@ -54,14 +54,15 @@ inline void Worker::function_exit() {
 
 inline size_t Worker::first_slot(uintptr_t pc) { return (pc ^ pc >> 13) & (kSites - 1); }
 
-inline Site& Worker::site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index) {
+inline Site& Worker::site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index, unsigned how) {
     size_t h = first_slot(pc);
     for (; site_of[h].pc != pc; h = (h + 1) & (kSites - 1))
-        if (!site_of[h].pc) return new_site(h, pc, bytes, kind, index);
+        if (!site_of[h].pc) return new_site(h, pc, bytes, kind, index, how);
     return sites[index = site_of[h].index];
 }
 
-Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index) {
+Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index,
+                       unsigned how) {
     std::lock_guard<std::mutex> hold(g_lock);
     auto [at, is_new] = g_site_of.try_emplace(pc, uint16_t(g_pcs.size()));
     if (is_new) g_pcs.push_back(pc);
@@ -71,6 +72,7 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
         _exit(76);
     }
     site_of[h] = {pc, index = at->second};
+    g_site_kind[index] = {kind, bool(how & kVolatile), bool(how & kOfBlock)};
     if (sites.size() <= index) sites.resize(index + 1);
     Site& s = sites[index];
     s.pc = pc, s.bytes = uint16_t(bytes), s.kind = kind;
@@ -80,7 +82,7 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
 // The fast path: the instruction ran before, its address is in the same buffer as then, and there
 // is nothing to check.
 inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned,
-                           bool ordered) {
+                           unsigned how) {
     if (!is_watched) {
         // Of a block that is not watched, only the bounds of global memory are checked.
         if (!in_buffers(address) && address >= 1 << 16) return;
@@ -88,10 +90,10 @@ inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr
         const Site& s = sites[slot.index];
         bool known = slot.pc == pc && address - s.low <= s.reach;
         if (known && !(aligned && (address & (bytes - 1)))) return;
-        return access_slow_path(address, bytes, kind, pc, aligned, ordered);
+        return access_slow_path(address, bytes, kind, pc, aligned, how);
     }
     bool placed = in_buffers(address) || address - uintptr_t(shared) < kSharedSpan;
-    if (!placed && address >= 1 << 16 && !pending.address && !fibers[current].acquires) return;
+    if (!placed && address >= 1 << 16 && !pending.address) return;
     const Slot& slot = site_of[first_slot(pc)];
     if (slot.pc == pc && !g_schedule && next_entry != log_end && !pending.address) {
         const Site& s = sites[slot.index];
@@ -99,36 +101,29 @@ inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr
         if (at <= s.reach && !(aligned && (address & (bytes - 1)))) {
             if (!s.cells) return void(*next_entry++ = {address, slot.index});
             if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
-                is_good_load(s.cells + (at >> 2), address, bytes)) {
-                fibers[current].loaded = 0;  // no thread updates it by an atomic in this era
+                is_good_load(s.cells + (at >> 2), address, bytes))
                 return void(*next_entry++ = {address, slot.index});
-            }
         }
     }
-    access_slow_path(address, bytes, kind, pc, aligned, ordered);
+    access_slow_path(address, bytes, kind, pc, aligned, how);
 }
 
 void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc,
-                                bool aligned, bool ordered) {
+                                bool aligned, unsigned how) {
     if (__builtin_expect(pending.address != nullptr, 0)) resolve_pending();
-    if (__builtin_expect(fibers[current].acquires, 0)) {
-        fibers[current].acquires = false;
-        fibers[current].acquired = g_clock;
-    }
     bool global = address - g_region < kRegion;
     if (!global && address - uintptr_t(shared) >= kSharedSpan) {
         if (__builtin_expect(address < 1 << 16, 0)) invalid_address(address, bytes, kind, pc);
         if (!in_buffers(address)) return;  // the thread's stack, or a constant of the file
     }
     uint16_t index;
-    Site& s = site(pc, bytes, kind, index);
+    Site& s = site(pc, bytes, kind, index, how);
     if (address - s.low > s.reach) locate(s, address, bytes, in_buffers(address));
     if (s.cells == kUncounted) return;
     if (__builtin_expect(aligned && (address & (bytes - 1)), 0))
         invalid_address(address, bytes, kind, pc);
     Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
-    ordered |= kind == Kind::atomic;
-    CheckedAccess checked{address, bytes, kind, ordered, global, s.fresh, s.output, index};
+    bool fresh = s.fresh, output = s.output;
     if (g_schedule && --until_switch == 0) {
         until_switch = draw();
         yield();
@@ -142,10 +137,15 @@ void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uint
     if (!cell) return;
     if (kind == Kind::load) {
         Fiber& f = fibers[current];
-        f.loaded = address, f.loaded_by = index;
+        unsigned i = f.loads++ % Fiber::kLoads;
+        f.loaded[i] = address, f.loaded_by[i] = index;
         if (!global && is_good_load(cell, address, bytes)) return;
     }
-    check_access(cell, checked);
+    bool sync = synchronizes(kind, how, index);
+    check_access(cell, {address, bytes, kind, sync, global, fresh, output, index});
+    if (!sync && !(how & kVolatile && has_signalled_volatile())) return;
+    if (kind != Kind::store) observe(address, how & kOfBlock, how & sim::kSwaps);
+    if (kind != Kind::load) signal(address, how & kOfBlock);
 }
 
 inline bool Worker::is_good_load(const Cell* cell, uintptr_t address, unsigned bytes) const {

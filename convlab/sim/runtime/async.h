@@ -1,6 +1,7 @@
 // Mbarriers, bulk copies and wgmma. Bulk copies and wgmmas run at once here; on a GPU they may run
 // at any time until their wait. So the runtime reports accesses to their data before that wait.
 #pragma once
+#include "order.h"
 #include "requests.h"
 #include "shadow.h"
 
@@ -51,8 +52,15 @@ void join_clocks(Clock& into, const Clock& other) {
     for (size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
-// A release: joins the current thread's clock into `clock`, with what the thread itself did.
-void Worker::publish(Clock& clock) {
+// A release: joins the current thread's clock into the mbarrier's, with what the thread itself did.
+void Worker::publish(Mbarrier& barrier) {
+    if (learned) {
+        const Knowledge& mine = fibers[current].knows;
+        join(barrier.knows.fenced, mine.fenced);
+        join(barrier.knows.polled, mine.polled);
+        join(barrier.knows.locked, mine.locked);
+    }
+    Clock& clock = barrier.gathering;
     join_clocks(clock, async.clocks[current]);
     clock[current] = warps[current / 32].stamp;
     next_stamp(current);
@@ -99,7 +107,7 @@ void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
         fault("mbarrier", pc, "mbarrier_init for %d arrivals per phase: at least 1 is needed",
               arrivals);
     if (async.clocks.empty()) async.clocks.assign(threads, Clock(threads, 0));
-    async.barriers[address] = {arrivals, arrivals, 0, 0, Clock(threads), Clock(threads), {}};
+    async.barriers[address] = {arrivals, arrivals, 0, 0, Clock(threads), Clock(threads), {}, {}};
 }
 
 void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
@@ -109,7 +117,7 @@ void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
               "expects", barrier.arrivals, place(address));
     --barrier.missing;
     barrier.bytes += bytes;
-    publish(barrier.gathering);
+    publish(barrier);
     complete_if_done(barrier);
 }
 
@@ -135,7 +143,13 @@ void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
         fault("mbarrier", pc, "mbarrier_wait with phase parity %d: it must be 0 or 1", parity);
     while (mbarrier_at(address, pc).phase % 2 == unsigned(parity))
         wait_as(State::at_mbarrier, pc);
-    join_clocks(async.clocks[current], async.barriers[address].known);
+    const Mbarrier& barrier = async.barriers[address];
+    join_clocks(async.clocks[current], barrier.known);
+    if (!learned) return;
+    Knowledge& mine = fibers[current].knows;
+    join(mine.fenced, barrier.knows.fenced);
+    join(mine.polled, barrier.knows.polled);
+    join(mine.locked, barrier.knows.locked);
 }
 
 // ---- bulk copies
@@ -169,7 +183,7 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
         cell.writer.bulk = 1, cell.in_flight = index;
     }
     barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + unsigned(bytes), pc});
-    publish(barrier.gathering);
+    publish(barrier);
     barrier.bytes -= bytes;
     complete_if_done(barrier);
 }

@@ -1,5 +1,7 @@
 // The state of a block's mbarriers, bulk copies and wgmmas.
 #pragma once
+#include "order_types.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
@@ -21,6 +23,7 @@ struct Mbarrier {
     unsigned phase = 0;
     Clock gathering, known;   // the arrivals' clocks, joined: of this phase, of completed phases
     std::vector<Span> copies; // bulk copies in flight
+    Knowledge knows;          // the arrivals' knowledge, joined
 };
 
 struct Wgmma {  // a warp's part of a chain of wgmmas on one set of accumulators

@@ -40,10 +40,13 @@ bool Worker::release() {
     waiting = votes = 0;
     ++counters.barriers;
     compare_barriers();
-    if (atomics) all_acquired = g_clock;
+    share_knowledge(0, threads, ~0u);
     for (int w = 0; w < int(warps.size()); ++w) flush(w);  // all lanes are at the barrier
     ++phase;
     ++era;
+    barrier_at = 0;
+    for (auto& f : fibers)
+        if (f.state == State::at_barrier) barrier_at = f.waits_at;
     for (auto& warp : warps) {
         warp.stamp = 1, warp.all_known = 0;
         warp.known.clear();
@@ -97,6 +100,7 @@ void Worker::complete(int w, size_t g) {
 void Worker::order(int w, unsigned mask) {
     Warp& warp = warps[w];
     if (!async.clocks.empty()) share_clocks(w, mask);
+    share_knowledge(w * 32, lanes_of(w), mask);
     if (!(lanes_present(w) & ~mask)) {
         warp.all_known = warp.stamp;
     } else {

@@ -40,7 +40,6 @@ extern "C" {
 void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context) {
     uintptr_t pc = CALLER;
     auto [grid, block, shared_bytes, stream, name] = config;
-    static struct { uint16_t number; dim3 grid, block; } previous{};
     bool dependent = std::exchange(g_dependent, false);
     if (t_worker)
         fault("launch in a kernel", pc, "a thread of a kernel launches %s; convlab supports "
@@ -63,20 +62,18 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
         report_refusal(pc, "%zu bytes of dynamic shared memory, but the kernel may use %d bytes: "
                        "request up to %d bytes with cudaFuncSetAttribute(kernel, "
                        "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)",
-                       shared_bytes, limit, kSharedOptIn);
+                       shared_bytes, limit, int(g_device.shared_optin));
         g_error = cudaErrorInvalidValue;
         return;
     }
-    on_stream(stream, pc);
     if (!g_code) find_code(uintptr_t(body));
     Opened memory;
-    if (!++g_launch) ++g_launch;
+    Issued issued = issue(stream, pc, "launch", true, grid, block);
     Launch launch;
-    launch.name = name, launch.number = g_launch;
+    launch.name = name, launch.number = issued.number;
     launch.grid = grid, launch.block = block;
-    launch.previous_grid = previous.grid, launch.previous_block = previous.block;
-    if (dependent) launch.previous = previous.number;
-    previous = {g_launch, grid, block};
+    launch.before = issued.before, launch.after_all = issued.after_all;
+    if (dependent) launch.previous = issued.previous;
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
@@ -85,8 +82,10 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     watch_in_part(launch);
     g_running = &launch;
     ++g_counters.launches;
-    for (int i = 1; i < g_threads; ++i) start_worker(launch);
-    Worker().run(&launch);
+    launch.serial = g_serial || g_threads == 1 || launch.runs == 1 || (g_trace && g_unwatched);
+    launch.turns.add();
+    for (int i = 1; i < g_threads && !launch.serial; ++i) start_worker(launch);
+    run_worker(launch, 0);
     for (size_t i = 0;; ++i) {  // a running worker may start another one
         std::unique_lock<std::mutex> hold(launch.lock);
         if (i == launch.others.size()) break;
@@ -107,10 +106,6 @@ void sim_fiber_start() {
     t_worker->leave(false);
 }
 
-void sim_fence() {
-    g_synchronizes = true;
-    if (t_worker) t_worker->fibers[t_worker->current].fenced = true;
-}
 void* sim_dynamic_shared() { return sim_dynamic_array; }
 // Reports a shuffle from a lane that does not participate. Returns whether the lane gets the bits
 // of a NaN (in odd schedules) instead of its own value.
@@ -122,7 +117,7 @@ bool sim_stray_shuffle(int source, unsigned participants) {
     return g_schedule & 1;
 }
 void sim_spin() {
-    if (t_worker) t_worker->spin();
+    if (t_worker) t_worker->spin(0);
 }
 unsigned sim_lane() { return unsigned(t_worker->current % 32); }
 void sim_trap() { fault("trap", CALLER, "__trap() was called"); }
@@ -147,9 +142,10 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || value > kSharedOptIn) {
+    if (value < 0 || value > g_device.shared_optin) {
         report_refusal(CALLER, "cudaFuncSetAttribute requests %d bytes of dynamic shared memory, "
-                       "but a block has at most %d bytes", value, kSharedOptIn);
+                       "but a block has at most %d bytes on this GPU (%s)", value,
+                       int(g_device.shared_optin), g_device.name);
         return g_error = cudaErrorInvalidValue;
     }
     g_shared_opt_in[kernel] = value;
@@ -157,21 +153,26 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, i
 }
 cudaError_t sim_fill(void* to, size_t pitch, int value, size_t width, size_t rows,
                      cudaStream_t stream) {
-    if (in_buffers(uintptr_t(to))) on_stream(stream, CALLER);
     Opened memory(PROT_WRITE);
+    Issued issued = issue(stream, CALLER, "fill", in_buffers(uintptr_t(to)));
     for (auto* row = static_cast<char*>(to); rows-- > 0; row += pitch) {
         inside(row, width, true, CALLER);
+        enter_range(issued, row, width, Kind::store, CALLER);
         std::memset(row, value, width);
     }
     return cudaSuccess;
 }
 cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                     size_t rows, cudaStream_t stream) {
-    if (in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from))) on_stream(stream, CALLER);
+                     size_t rows, cudaStream_t stream, int waits) {
+    bool on_device = in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from));
     Opened memory(PROT_WRITE);
+    Issued issued = issue(stream, CALLER, "copy", on_device);
+    if (waits && !on_device) host_waits_for(stream_of(stream));
     auto* row = static_cast<const char*>(from);
     for (auto* put = static_cast<char*>(to); rows-- > 0; put += to_pitch, row += from_pitch) {
         inside(put, width, true, CALLER), inside(row, width, false, CALLER);
+        enter_range(issued, row, width, Kind::load, CALLER);
+        enter_range(issued, put, width, Kind::store, CALLER);
         std::memcpy(put, row, width);
     }
     return cudaSuccess;
@@ -196,6 +197,7 @@ void* sim_variable(const char* name, const void* image, size_t bytes, const unsi
 }
 cudaError_t cudaFree(void* pointer) {
     if (!pointer) return cudaSuccess;
+    sim_device_synchronize();
     for (Buffer& b : g_buffers) {
         if (b.base != uintptr_t(pointer) || b.name != "cudaMalloc") continue;
         mmap(pointer, b.bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0);

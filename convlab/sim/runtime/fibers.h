@@ -90,9 +90,11 @@ void Worker::yield() {
 }
 
 // Called in loops that may poll for another thread. Nothing preempts a fiber, so it must yield.
-void Worker::spin() {
+// `at` is the address of a volatile read; 0 after a failed compare-and-swap, which is counted.
+void Worker::spin(uintptr_t at) {
+    g_synchronizes = true;
     if (++spins % 16 == 0) yield();
-    count_poll(0);
+    if (at) count_poll(at);
 }
 
 void start_worker(Launch& launch);
@@ -100,11 +102,14 @@ void start_worker(Launch& launch);
 // Counts the reads of one address by one thread. A thread that reads it this often may wait for a
 // block that has not begun, or for one on another worker: this starts one worker more, and yields.
 void Worker::count_poll(uintptr_t at) {
-    if (at != polled_at || current != poller) polls = 0, polled_at = at, poller = current;
-    if (++polls % (crowded ? kRelief / 16 : kRelief)) return;
-    start_worker(*launch);
+    Fiber& f = fibers[current];
+    if (at != f.polled_at) f.polls = 0, f.polled_at = at;
+    if (++f.polls % kPatience) return;
+    if (f.polls % (crowded ? kPatience : kRelief) == 0) start_worker(*launch);
     yield();
-    sched_yield();
+    if (!launch->serial) return void(sched_yield());
+    launch->turns.pass(number);
+    launch->turns.wait(number);
 }
 
 // Ends the current thread, at its return or at an error.
@@ -127,9 +132,10 @@ void Worker::run_block(uint64_t number) {
     block = number;
     ++owner;
     ++era;
-    phase = 1;
-    all_acquired = 0;
-    abandoned = atomics = replaces = false;
+    phase = 1, barrier_at = 0;
+    abandoned = learned = replaces = false;
+    words.clear();
+    own_order = {};
     threads = live = int(b.x * b.y * b.z);
     waiting = votes = 0;
     arrays.clear();

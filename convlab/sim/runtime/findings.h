@@ -24,6 +24,12 @@ std::string text(const char* format, const A&... arguments) {
 }
 std::string text(uint3 v) { return text("%u,%u,%u", v.x, v.y, v.z); }
 
+// Ends the process. The host process then runs the request again, with blocks one after another:
+// blocks that run in parallel touch the same word, or there is something to report, so the order of
+// the blocks could change the report.
+constexpr int kNeedsSerial = 79;
+[[noreturn]] void needs_serial() { _exit(kNeedsSerial); }
+
 struct Finding {
     std::string kind;
     uintptr_t pc;
@@ -39,6 +45,7 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
             const A&... arguments) {
     Worker* w = t_worker;
     bool in_kernel = w && w->current >= 0;
+    if (in_kernel && !w->launch->serial && strcmp(kind, "endless loop")) needs_serial();
     std::lock_guard<std::mutex> hold(g_lock);
     g_faulted |= error && strcmp(kind, "race");
     std::pair<uint64_t, int> who(in_kernel ? w->block : 0, in_kernel ? w->current : 0);

@@ -12,18 +12,18 @@ static inline void pieces(void* address, size_t bytes, size_t piece, Kind kind, 
 }
 // Returns the largest power of two that divides a size, and at most 16.
 static inline size_t piece_of(size_t bytes) { return std::min<size_t>(bytes & -bytes, 16); }
-#define HOOK(name, bytes, kind, before, ordered)                                                \
+#define HOOK(name, bytes, kind, before, how)                                                    \
     void __tsan_##name(void* address) {                                                         \
         if (Worker* w = t_worker) {                                                             \
             before;                                                                             \
-            w->access(uintptr_t(address), bytes, kind, CALLER, true, ordered);                  \
+            w->access(uintptr_t(address), bytes, kind, CALLER, true, how);                      \
         }                                                                                       \
     }
 #define HOOKS(n)                                                                                \
-    HOOK(read##n, n, Kind::load, , false)                                                       \
-    HOOK(write##n, n, Kind::store, , false)                                                     \
-    HOOK(volatile_write##n, n, Kind::store, , true)                                             \
-    HOOK(volatile_read##n, n, Kind::load, w->spin(), true)                                      \
+    HOOK(read##n, n, Kind::load, , 0)                                                           \
+    HOOK(write##n, n, Kind::store, , 0)                                                         \
+    HOOK(volatile_write##n, n, Kind::store, , kVolatile)                                        \
+    HOOK(volatile_read##n, n, Kind::load, w->spin(uintptr_t(address)), kVolatile)               \
     void __tsan_unaligned_read##n(void* address) {                                              \
         pieces(address, n, std::min(n, 4), Kind::load, CALLER);                                 \
     }                                                                                           \
@@ -64,7 +64,7 @@ void __tsan_func_exit() {
 void __sanitizer_cov_trace_pc() {
     if (Worker* w = t_worker) w->step(CALLER);
 }
-HOOK(vptr_update, 8, Kind::store, , false)  // a constructor sets the pointer to virtual functions
+HOOK(vptr_update, 8, Kind::store, , 0)  // a constructor sets the pointer to virtual functions
 void __tsan_vptr_read(void**) {}
 // -fsanitize=return calls this at the end of a function that should have returned a value.
 void __ubsan_handle_missing_return(void*) {

@@ -1,6 +1,7 @@
 // The functions that the host process calls (../host.py): start, settings, buffers, end.
 #pragma once
 #include "signals.h"
+#include "streams.h"
 
 #include <sys/time.h>
 
@@ -25,10 +26,21 @@ void sim_begin(int threads, int trace, int report) {
 }
 
 void sim_null(const char* note) { g_null = note; }
-void sim_host(cudaStream_t stream) { host_runs(g_stream = stream); }
+void sim_host(cudaStream_t stream) {
+    if (stream) begin_call(stream);
+    else end_call(g_stream);
+    host_runs(g_stream = stream);
+}
+// Sets the GPU that the simulator is; the numbers are those of SimDevice, in its order.
+void sim_set_device(const int64_t* numbers, const char* name) {
+    std::memcpy(&g_device, numbers, offsetof(SimDevice, name));
+    std::snprintf(g_device.name, sizeof g_device.name, "%s", name);
+}
+const SimDevice* sim_device() { return &g_device; }
 // Limits for how many threads of a launch races are looked for; bounds are checked for all.
 void sim_watch(uint64_t threads) { g_most_watched = threads; }
 void sim_schedule(unsigned number) { g_schedule = number; }
+void sim_serial() { g_serial = true; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
 void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {
     g_record.on = true, g_record.block = {x, y, z}, g_record.warp = warp, g_record.left = limit;
@@ -68,6 +80,7 @@ void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
         cells = static_cast<Cell*>(reserve(need));
         g_shadow_used += need;
     }
+    g_unwatched |= use && !cells;
     auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
     g_buffers.push_back({name, uintptr_t(at), bytes, use, nullptr, cells, seen, {}, 0});
     if (g_host) protect(g_buffers.back(), PROT_NONE);
@@ -118,6 +131,7 @@ void sim_finish() {
     line += "]\n";
     for (auto& s : g_sites) {
         if (s.before_atomic) line += text("before_atomic\t%lx\n", s.pc);
+        if (s.before_swap) line += text("before_swap\t%lx\n", s.pc);
         for (int space : {0, 1}) {
             const Stats& t = s.stats[space];
             if (!t.requests) continue;

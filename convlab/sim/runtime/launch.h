@@ -7,7 +7,8 @@
 #include <system_error>
 
 namespace {
-Worker::Worker() : sites(1), site_of(kSites), crowded(g_os_threads > kCrowd) {
+Worker::Worker(size_t number)
+    : number(number), crowded(g_os_threads > kCrowd), sites(1), site_of(kSites) {
     shared_cells = static_cast<Cell*>(reserve(kSharedSpan / 4 * sizeof(Cell)));
     shared = static_cast<char*>(reserve(kSharedSpan));
     steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
@@ -46,6 +47,7 @@ void Worker::run(Launch* l) {
         const Site& s = sites[i];
         if (!s.pc) continue;
         g_sites[i].before_atomic |= s.before_atomic;
+        g_sites[i].before_swap |= s.before_swap;
         g_sites[i].pc = s.pc, g_sites[i].bytes = s.bytes, g_sites[i].kind = s.kind;
         for (int space : {0, 1}) g_sites[i].stats[space].add(s.stats[space].times(l->weight));
     }
@@ -70,15 +72,36 @@ Counters Worker::totals() const {
     return all;
 }
 
+// Runs a worker until no block is left; then the next worker has its turn.
+void run_worker(Launch& launch, size_t number) {
+    Worker(number).run(&launch);
+    if (!launch.serial) return;
+    launch.turns.places[number].ended = true;
+    launch.turns.pass(number);
+}
+
+// Returns how many blocks of a launch the GPU holds at the same time at most; registers may allow
+// fewer. It begins them in the order of their numbers, so this limit holds in no other order.
+int resident_blocks(const Launch& launch) {
+    const dim3& b = launch.block;
+    int64_t threads = (int64_t(b.x) * b.y * b.z + 31) / 32 * 32;
+    int64_t shared = int64_t(launch.static_bytes + launch.shared_bytes) + g_device.shared_reserved;
+    int64_t each = std::min(g_device.blocks, g_device.threads / threads);
+    if (shared) each = std::min(each, g_device.shared_bytes / shared);
+    return g_schedule & 1 ? kOthers : int(std::clamp<int64_t>(each * g_device.sms, 1, kOthers));
+}
+
 // Starts one more worker if some blocks have not begun, because running blocks may wait for them.
 // On a GPU they would be resident at the same time, unless there are too many.
 void start_worker(Launch& launch) {
     std::lock_guard<std::mutex> hold(launch.lock);
-    if (launch.next >= launch.runs || g_os_threads == kOthers) return;
+    if (launch.next >= launch.runs || g_os_threads + 1 >= resident_blocks(launch)) return;
+    size_t number = launch.turns.add();
     try {
-        launch.others.emplace_back([&launch] {
+        launch.others.emplace_back([&launch, number] {
             catch_signals_here();
-            Worker().run(&launch);
+            if (launch.serial) launch.turns.wait(number);
+            run_worker(launch, number);
         });
     } catch (const std::system_error&) {
         out_of_stacks();

@@ -21,14 +21,6 @@ const Buffer* buffer_near(uintptr_t address) {
     return nullptr;
 }
 
-// Reports work on the default stream if conv2d was given another stream: on a GPU nothing orders
-// that work with its caller's. Streams that conv2d creates are not reported: events may order them.
-void on_stream(cudaStream_t stream, uintptr_t pc) {
-    if (g_stream && !stream)
-        report(false, "wrong stream", pc, {}, "this work is on the default stream, but conv2d got "
-               "another stream as its last argument: on a GPU nothing orders the two");
-}
-
 // Protects device memory while host code runs, so that an access crashes there, as on a GPU. While
 // an Opened exists, kernels, libraries and copies can access the memory.
 void protect(const Buffer& b, int how) {

@@ -25,14 +25,17 @@
 //
 // All parts are one translation unit, so that the compiler can inline across them. Each part
 // includes what it uses. Read them in this order.
+#include "order_types.h"
 #include "types.h"
 #include "async_types.h"
 #include "switch.h"
 #include "worker.h"
 #include "findings.h"
 #include "memory.h"
+#include "streams.h"
 #include "fibers.h"
 #include "barriers.h"
+#include "order.h"
 #include "access.h"
 #include "shadow.h"
 #include "requests.h"

@@ -1,32 +1,26 @@
 // The shadow: is an access ordered after all conflicting ones, and was the word ever written?
 #pragma once
 #include "access.h"
+#include "streams.h"
 
 namespace {
-inline Mark Worker::mark(unsigned mask, bool ordered, uint16_t index) const {
+inline Mark Worker::mark(unsigned mask, bool sync, uint16_t index) const {
     Mark m{};
     m.block = uint32_t(block), m.launch = launch->number, m.site = index, m.phase = phase;
     m.stamp = warps[current / 32].stamp;
-    m.thread = uint16_t(current), m.mask = uint16_t(mask), m.atomic = ordered;
+    m.thread = uint16_t(current), m.mask = uint16_t(mask), m.sync = sync;
     return m;
 }
 
-// Returns whether an earlier access is ordered before what the current thread does now. Accesses of
-// earlier launches, and of earlier blocks in shared memory, are.
-inline bool Worker::is_ordered_before(const Mark& m, bool global) const {
+// Returns whether an earlier access is ordered before what the current thread does now: before
+// `checked`, or before everything that follows. Accesses of earlier launches, and of earlier blocks
+// in shared memory, are.
+inline bool Worker::is_ordered_before(const Mark& m, bool global, const CheckedAccess* checked) {
     if (m.launch != launch->number)
-        return !global || m.launch != launch->previous || async.previous_ended;
-    const Fiber& f = fibers[current];
-    if (m.block != uint32_t(block)) {
-        if (!global) return true;
-        uint32_t acquired = std::max(f.acquired, all_acquired);
-        if (!acquired) return false;
-        std::lock_guard<std::mutex> hold(launch->lock);
-        auto& all = launch->released[m.block];
-        // The block's first release in the access's phase or later.
-        auto r = std::lower_bound(all.begin(), all.end(), std::pair(m.phase, 0u));
-        return r != all.end() && r->second <= acquired;
-    }
+        return !global ||
+               ((launch->after_all || is_before(g_operations[m.launch], launch->before)) &&
+                (m.launch != launch->previous || async.previous_ended));
+    if (m.block != uint32_t(block)) return !global || is_ordered_by_fences(m, checked);
     if (m.phase != phase || m.thread == current) return true;
     if (m.thread / 32 == current / 32) {
         const Warp& warp = warps[current / 32];
@@ -35,8 +29,30 @@ inline bool Worker::is_ordered_before(const Mark& m, bool global) const {
             return true;
     }
     if (!async.clocks.empty() && m.stamp <= async.clocks[current][m.thread]) return true;
-    uint32_t released = fibers[m.thread].released;
-    return released && released <= f.acquired;
+    return learned && is_ordered_by_fences(m, checked);
+}
+
+// Returns whether two accesses are no race in any order: both synchronize threads, not both are
+// plain stores to a volatile, and each has a scope that includes the other's thread.
+inline bool Worker::are_compatible(const Mark& m, const CheckedAccess& checked) const {
+    if (!m.sync || !checked.sync) return false;
+    if (checked.kind == Kind::store && g_site_kind[m.site].kind == Kind::store) return false;
+    if (m.block == uint32_t(block) && m.launch == launch->number) return true;
+    return !g_site_kind[m.site].of_block && !g_site_kind[checked.site].of_block;
+}
+
+// Notes which block accesses a word of a buffer, while blocks run in parallel. Ends the run if
+// several do, and one of them stores: which of them is first is not known then.
+inline void Worker::note_block(Cell& cell, Kind kind) const {
+    bool stores = kind != Kind::load;
+    if (cell.by_launch != launch->number) {
+        cell.by_launch = launch->number, cell.by_block = uint32_t(block);
+        cell.by_several = false, cell.stored = stores;
+        return;
+    }
+    cell.by_several |= cell.by_block != uint32_t(block);
+    cell.stored |= stores;
+    if (cell.by_several && cell.stored) needs_serial();
 }
 
 inline void Worker::check_access(Cell* cell, const CheckedAccess& checked) {
@@ -53,31 +69,32 @@ inline void Worker::check_access(Cell* cell, const CheckedAccess& checked) {
 
 inline void Worker::check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address,
                                unsigned mask) {
-    bool global = checked.global, ordered = checked.ordered;
+    bool global = checked.global, sync = checked.sync;
+    if (global && !launch->serial) note_block(cell, checked.kind);
     uint32_t me = global ? 1 : owner;
     unsigned written = cell.owner == me ? cell.written : 0;
     if (checked.kind != Kind::store && checked.fresh && (mask & ~written))
         report_uninitialised(cell, checked, address);
     if (cell.in_flight && written) report_in_flight(cell, checked, address);
     auto conflicts = [&](const Mark& m) {
-        return m.launch && (m.mask & mask) && !(m.atomic && ordered && global) &&
-               !is_ordered_before(m, global);
+        return m.launch && (m.mask & mask) && !are_compatible(m, checked) &&
+               !is_ordered_before(m, global, &checked);
     };
     if (conflicts(cell.writer)) report_race(cell.writer, checked, address, Kind::store);
     if (checked.kind == Kind::load) {
-        Mark mine = mark(mask, ordered, checked.site);
+        Mark mine = mark(mask, sync, checked.site);
         Mark* r = cell.reader;
         for (int i : {0, 1}) {
             if (r[i].launch && !is_ordered_before(r[i], global)) continue;
             if (r[i].launch == mine.launch && r[i].block == mine.block &&
                 r[i].phase == mine.phase && r[i].thread == mine.thread)
-                mine.mask |= r[i].mask, mine.atomic &= r[i].atomic;
+                mine.mask |= r[i].mask, mine.sync &= r[i].sync;
             r[i] = mine;
             return;
         }
         bool same = r[0].block == r[1].block && r[0].thread / 32 == r[1].thread / 32;
         if (same) r[1] = mine;  // readers in two warps or two blocks detect most races
-        if (!global && written == 15 && !cell.in_flight && !r[0].atomic && !r[1].atomic) {
+        if (!global && written == 15 && !cell.in_flight && !r[0].sync && !r[1].sync) {
             same = r[0].thread / 32 == r[1].thread / 32;
             cell.good_era = era;
             cell.good_warp = same ? uint16_t(current / 32) : kAnyWarp;
@@ -87,11 +104,13 @@ inline void Worker::check_word(Cell& cell, const CheckedAccess& checked, uintptr
     }
     for (const Mark& r : cell.reader)
         if (conflicts(r)) report_race(r, checked, address, Kind::load);
-    cell.writer = mark(mask, ordered, checked.site);
+    cell.writer = mark(mask, sync, checked.site);
+    if (global) cell.writer.bulk = !sync && has_signalled_volatile();
     if (mask == 15) cell.reader[0].launch = cell.reader[1].launch = 0;
     if (checked.output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
     if (cell.owner != me) cell.in_flight = 0;
-    cell.owner = me, cell.written = uint8_t(written | mask), cell.good_era = 0;
+    cell.owner = me, cell.written = uint8_t(written | mask);
+    if (!global) cell.good_era = 0;
 }
 
 void Worker::report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address) {
@@ -117,45 +136,77 @@ void Worker::report_in_flight(Cell& cell, const CheckedAccess& checked, uintptr_
 void Worker::report_race(const Mark& m, const CheckedAccess& checked, uintptr_t address,
                          Kind theirs) {
     const Site& mine = sites[checked.site];
-    bool known = m.site < sites.size() && sites[m.site].pc;  // else only another worker ran it
-    if (m.atomic && (!known || sites[m.site].kind == Kind::atomic)) theirs = Kind::atomic;
-    bool previous = m.launch != launch->number;
     // A block that is not watched may have ordered the two.
-    if (g_in_part && g_synchronizes && m.block != uint32_t(block)) return;
-    Other other{
-        g_pcs[m.site],
-        Launch::index(m.block, previous ? launch->previous_grid : launch->grid),
-        Launch::index(m.thread, previous ? launch->previous_block : launch->block)};
+    if (g_in_part && g_synchronizes && m.block != uint32_t(block) && m.launch == launch->number) return;
+    const SiteKind &my_kind = g_site_kind[checked.site], &their_kind = g_site_kind[m.site];
+    if (theirs == Kind::store) theirs = their_kind.kind == Kind::atomic ? Kind::atomic : theirs;
+    const Operation& theirs_is_in = g_operations[m.launch];
+    Other other{g_pcs[m.site], Launch::index(m.block, theirs_is_in.grid),
+                Launch::index(m.thread, theirs_is_in.block)};
     const char* what = theirs == Kind::atomic ? "an atomic"
                        : theirs == Kind::load ? "a load" : "a store";
-    if (previous) {
+    if (m.launch != launch->number && m.launch != launch->previous)
+        return report_unordered(mine.pc, access_to(checked.kind), place(address), m, what);
+    if (m.launch != launch->number) {
         report(true, "race", mine.pc, other, "%s %s and %s by the previous grid, which may still "
                "run (programmatic dependent launch): the block has not called griddepcontrol_wait",
                access_to(checked.kind), place(address), what);
         return;
     }
-    if (m.atomic && checked.ordered) {  // lanes that rely on lockstep
-        bool atomic = checked.kind == Kind::atomic || theirs == Kind::atomic;
-        if (m.thread / 32 == current / 32 && !atomic)
-            report(false, "race", mine.pc, other, "%s %s and %s by another lane of the warp, both "
-                   "volatile, with no __syncwarp between them", access_to(checked.kind),
-                   place(address), what);
+    bool same_block = m.block == uint32_t(block);
+    const char* whose = same_block ? "" : " of another block";
+    bool both_volatile = my_kind.is_volatile && their_kind.is_volatile;
+    bool any_atomic = checked.kind == Kind::atomic || theirs == Kind::atomic;
+    if (both_volatile && !any_atomic && same_block && m.thread / 32 == current / 32) {
+        report(false, "race", mine.pc, other, "%s %s and %s by another lane of the warp, both "
+               "volatile, with no __syncwarp between them", access_to(checked.kind),
+               place(address), what);
         return;
     }
+    if (m.sync && checked.sync) {
+        report(true, "race", mine.pc, other, "%s %s and %s by another thread of another block: one "
+               "of them has block scope, so it is atomic only among the threads of its block",
+               access_to(checked.kind), place(address), what);
+        return;
+    }
+    std::string why = why_unordered(m);
     // Two stores are a race only if their values differ: resolve_pending compares them.
-    if (checked.kind == Kind::store && theirs == Kind::store && !m.atomic) {
+    if (checked.kind == Kind::store && theirs == Kind::store) {
         if (pending.address) return;
         pending.address = reinterpret_cast<uint8_t*>(checked.address);
         std::memcpy(pending.before, pending.address, pending.bytes = std::min(checked.bytes, 16u));
         pending.pc = mine.pc, pending.other = other, pending.what = place(address);
+        pending.why = why + describe_iterations(m, checked);
         return;
     }
     const char* hazard = checked.kind == Kind::load ? "read-after-write"
                          : theirs == Kind::load ? "write-after-read" : "write-after-write";
+    if (both_volatile || (any_atomic && (my_kind.is_volatile || their_kind.is_volatile))) {
+        // One of them is a volatile store that does not follow a fence.
+        bool fenced = checked.kind == Kind::store ? has_signalled_volatile()
+                                                  : checked.global && m.bulk;
+        report(!fenced, "race", mine.pc, other, "%s %s and %s by another thread%s: volatile orders "
+               "nothing; a store that signals other threads needs a __threadfence() before it%s",
+               access_to(checked.kind), place(address), what, whose, why);
+        return;
+    }
     report(true, "race", mine.pc, other,
            "%s %s and %s by another thread%s, with no synchronization between them (%s in this "
-           "run; either may come first)", access_to(checked.kind), place(address), what,
-           m.block == uint32_t(block) ? "" : " of another block", hazard);
+           "run; either may come first)%s%s", access_to(checked.kind), place(address), what, whose,
+           hazard, why, describe_iterations(m, checked));
+}
+
+// Returns the end of a sentence about a race in a loop, or "". The barrier that began this phase is
+// between the two lines, and yet no barrier is between the two accesses: so the line above it was
+// executed in the next iteration.
+const char* Worker::describe_iterations(const Mark& m, const CheckedAccess& checked) const {
+    if (m.block != uint32_t(block)) return "";
+    uintptr_t mine = sites[checked.site].pc, other = g_pcs[m.site];
+    if (std::min(mine, other) > barrier_at || barrier_at > std::max(mine, other)) return "";
+    return mine < other ? "; the other access is of the loop's previous iteration: a "
+                          "__syncthreads() is missing at the end of the loop"
+                        : "; the other access is of the loop's next iteration: a __syncthreads() "
+                          "is missing at the end of the loop";
 }
 
 // Called after the racing store: did both threads store the same value?
@@ -170,30 +221,12 @@ inline void Worker::resolve_pending() {
     else
         report(true, "race", pending.pc, pending.other,
                "store to %s and a store by another thread, with no synchronization between them "
-               "(write-after-write; either may come first)", pending.what);
+               "(write-after-write; either may come first)%s", pending.what, pending.why);
 }
 
 }  // namespace
 
 extern "C" {
-void sim_atomic(const volatile void* address, unsigned bytes, bool replaces) {
-    if (!t_worker) return;
-    Worker& w = *t_worker;
-    ++w.counters.atomics;
-    g_synchronizes = true;
-    w.count_poll(uintptr_t(address));
-    w.replaces = replaces;
-    w.access(uintptr_t(address), bytes, Kind::atomic, CALLER);
-    w.replaces = false;
-    Fiber& f = w.fibers[w.current];
-    if (f.loaded == uintptr_t(address)) w.sites[f.loaded_by].before_atomic = true;
-    f.acquires = w.atomics = true;  // at the thread's next access, because the atomic runs now
-    if (!std::exchange(f.fenced, false)) return;
-    f.released = ++g_clock;
-    std::lock_guard<std::mutex> hold(w.launch->lock);
-    w.launch->released[uint32_t(w.block)].push_back({w.phase, f.released});
-}
-
 void sim_read_only(const void* address, unsigned bytes) {
     auto at = uintptr_t(address);
     const Buffer* b = t_worker && g_trace && in_buffers(at) ? buffer_near(at) : nullptr;

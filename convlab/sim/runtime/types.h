@@ -2,9 +2,13 @@
 #pragma once
 #define SIM_RUNTIME
 #include "cublas_v2.h"
+#include "order_types.h"
+#include "sim_device.h"
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <pthread.h>
 #include <set>
@@ -33,15 +37,18 @@ constexpr size_t kRedZone = 128;             // poisoned bytes after each shared
 constexpr int kLog = 1024;                   // entries of a lane's log
 constexpr int kHeld = 256;                   // full logs for which a lane waits for lanes behind it
 constexpr unsigned kRelief = 1 << 11;        // polls of one address before another block is started
+constexpr unsigned kPatience = 1 << 7;       // polls of one address before another worker's turn
 constexpr int kMostUntilSwitch = 64;         // most accesses between two switches (schedule > 0)
 constexpr size_t kShadow = size_t(2) << 30;  // most bytes of cells for all buffers together
 constexpr size_t kFindings = 200;            // most findings that are reported
 constexpr int kTicks = 4;                    // clock ticks in the time of a stall
 
 // The limits of the simulated GPU, an H200.
-constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
+constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10;
 
 enum class Kind : uint8_t { load, store, atomic };
+// How an access is made, in a set of bits; the others are in ../include/sim.h.
+constexpr unsigned kVolatile = sim::kVolatile, kOfBlock = sim::kOfBlock;
 const char* verb(Kind kind) {
     return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
 }
@@ -57,18 +64,30 @@ struct Mark {  // one access, as a cell stores it
     uint16_t site;
     uint32_t phase;   // how many barriers the block had passed
     uint16_t stamp;   // how many warp operations the warp had executed in this phase
-    // `atomic` also marks a volatile access, and `bulk` an access by a bulk copy.
-    uint16_t thread : 10, mask : 4, atomic : 1, bulk : 1;
+    // `sync`: the access may synchronize threads (see Worker::synchronizes). `bulk`: by a bulk copy.
+    uint16_t thread : 10, mask : 4, sync : 1, bulk : 1;
 };
 struct alignas(64) Cell {  // the shadow of one 4-byte word; each bit of a mask is a byte
     Mark writer, reader[2];
     uint32_t owner;  // the block that uses the cell; stores of earlier blocks do not count
     uint8_t written, lock;
     uint16_t in_flight;  // the site of an asynchronous copy that has not completed
-    // A shortcut for shared memory: in this era, the cell has already checked a load by this warp
-    // at this stamp (or by any warp). Another such load is correct and would not change the cell.
-    uint32_t good_era;
-    uint16_t good_warp, good_stamp;
+    union {
+        // A shortcut for shared memory: in this era, the cell has already checked a load by this
+        // warp at this stamp (or by any warp). Another such load is correct and would not change
+        // the cell.
+        struct {
+            uint32_t good_era;
+            uint16_t good_warp, good_stamp;
+        };
+        // For a buffer, while blocks run in parallel: the block that accessed the word in this
+        // launch, whether several did, and whether one of them stored.
+        struct {
+            uint32_t by_block;
+            uint16_t by_launch;
+            bool by_several, stored;
+        };
+    };
 };
 constexpr uint16_t kAnyWarp = 0xffff;
 
@@ -122,6 +141,13 @@ struct Stats {  // the counts of one instruction in global or in shared memory
         if (name) array = !array || !strcmp(array, name) ? name : "";
     }
 };
+// What the whole process keeps about an instruction; index: Site's.
+struct SiteKind {
+    Kind kind;
+    bool is_volatile;
+    bool of_block;  // an atomic of block scope
+};
+
 struct Site {  // one load or store instruction of the kernel
     uintptr_t pc = 0;
     uintptr_t low = 0;  // the start of the buffer or array that it accessed last
@@ -129,6 +155,7 @@ struct Site {  // one load or store instruction of the kernel
     Cell* cells = nullptr;  // the cells of that buffer or array
     bool fresh = false, output = false;  // is it uninitialised at first? is it y?
     bool before_atomic = false;  // it loads the word that the thread's next atomic updates
+    bool before_swap = false;    // ... and that atomic is a compare-and-swap
     uint16_t bytes = 0, buffer = 0;
     Kind kind = Kind::load;
     Stats stats[2] = {};  // global, shared
@@ -160,7 +187,7 @@ struct CheckedAccess {  // one access that the shadow checks
     uintptr_t address;
     unsigned bytes;
     Kind kind;
-    bool ordered, global;  // ordered: atomic or volatile. If not global, it is in shared memory
+    bool sync, global;  // sync: see Mark. If not global, it is in shared memory
     bool fresh, output;    // see Site
     uint16_t site;
 };
@@ -190,12 +217,21 @@ struct Fiber {
     uintptr_t waits_at;  // the code address of the operation that blocks it
     unsigned active;     // the result of its __activemask
     unsigned batch;      // the open batch of asynchronous copies
-    uintptr_t loaded;    // the address (with a cell) that it loaded last
-    uint16_t loaded_by;  // the site of that load
-    bool fenced;         // it called __threadfence, so its next atomic is a release
-    uint32_t released;   // the time of its last release
-    uint32_t acquired;   // the time of its last acquire
-    bool acquires;       // the atomic that it executes now is an acquire
+    // The addresses (with a cell) that it loaded last, and the sites of these loads.
+    static constexpr unsigned kLoads = 4;
+    uintptr_t loaded[kLoads];
+    uint16_t loaded_by[kLoads];
+    unsigned loads;
+    std::shared_ptr<const Fence> fence;  // its last __threadfence
+    uint16_t signals_by;  // the site of the first volatile store or atomic after it; 0: none
+    struct {
+        uintptr_t word;
+        const Fence* fence;
+        uint32_t phase;
+    } released;          // its last release
+    Knowledge knows;     // which releases are ordered before what it does now
+    uintptr_t polled_at;  // the address that it polls
+    unsigned polls;       // how often in a row it has read it
     uint32_t proxy_phase;  // phase and stamp of its last fence_proxy_async
     uint16_t proxy_stamp;
 };
@@ -218,7 +254,9 @@ struct Launch {
     const char* name;
     uint16_t number;
     uint16_t previous = 0;  // the launch that may still run when this one begins; 0: none
-    dim3 grid, block, previous_grid, previous_block;
+    dim3 grid, block;
+    bool after_all = true;         // all earlier operations are ordered before this launch
+    std::vector<uint32_t> before;  // else, of each stream, how many are; see streams.h
     size_t shared_bytes;
     int shared_limit;
     void (*body)(void*);
@@ -239,8 +277,10 @@ struct Launch {
     }
     std::atomic<size_t> static_bytes{0};
     std::mutex lock;
-    // The releases of each block: the phase and the time, see Fiber.
-    std::unordered_map<uint32_t, std::vector<std::pair<uint32_t, uint32_t>>> released;
+    bool serial = false;    // one block runs at a time; see Turns
+    Turns turns;
+    Synchronization synchronization;  // by words of buffers
+    std::unordered_map<uint32_t, BlockOrder> orders;  // of each block
     std::vector<std::thread> others;  // workers other than the first
     uint3 block_of(uint64_t number) const { return index(number, grid); }
     uint3 thread_of(unsigned i) const { return index(i, block); }
@@ -262,6 +302,7 @@ std::vector<Buffer> g_buffers;
 Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
+SimDevice g_device{};                // the GPU that the simulator is
 bool g_trace = true, g_faulted = false;
 uint64_t g_most_watched = 0;         // how many threads of a launch are watched at most; 0: all
 bool g_in_part = false;              // some launch was watched in part
@@ -271,7 +312,9 @@ cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;
 uint16_t g_launch = 0;               // the number of the latest launch
 bool g_dependent = false;            // the next launch may begin before the latest one ends
-std::atomic<uint32_t> g_clock{0};    // the time of the last release, a count
+std::atomic<uint32_t> g_clock{0};    // the time of the last operation that synchronizes, a count
+bool g_serial = false;               // in each launch one block runs at a time
+bool g_unwatched = false;            // a buffer that kernels may write has no cells
 size_t g_shadow_used = 0;
 Cell* const kUncounted = reinterpret_cast<Cell*>(64);  // marks constants: traffic is not counted
 bool in_buffers(uintptr_t address) { return address - g_region < kRegion + kConstants; }
@@ -287,6 +330,7 @@ struct {                             // records the requests of one block, and s
 } g_record;
 std::vector<uintptr_t> g_pcs(1);     // code addresses of the sites; all workers number them alike
 std::unordered_map<uintptr_t, uint16_t> g_site_of;
+SiteKind g_site_kind[1 << 13];       // as many as Worker::kSites
 std::vector<Site> g_sites;           // the totals of all workers
 std::set<std::string> g_names;       // names of arrays
 uintptr_t g_code = 0;                // where the kernel's library was loaded
@@ -302,8 +346,7 @@ struct {                             // see time_is_up
     double quiet = 0, total = 0;     // seconds at work: without a finished block, and in all
 } g_deadline;
 std::atomic<int> g_os_threads{0};
-// The most additional workers: as many as if each of 132 SMs held four blocks. With more than
-// kCrowd of them, stacks share guard pages (see new_stack).
+// The most additional workers of any GPU (see resident_blocks). With more than kCrowd of them, stacks share guard pages (see new_stack).
 constexpr int kOthers = 4 * 132, kCrowd = 16;
 pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;
@@ -311,7 +354,6 @@ pid_t g_process = 0;                 // this process; the kernel's file may fork
 std::string g_null;                  // text: which arguments of conv2d are null
 std::unordered_map<const void*, int> g_shared_opt_in;
 uintptr_t g_library_call = 0;        // where the host called the library that runs now
-cudaStream_t g_library_stream = nullptr;
 
 struct Worker;
 __thread Worker* t_worker SIM_TLS = nullptr;  // set while a fiber of this OS thread runs

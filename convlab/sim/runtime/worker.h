@@ -11,9 +11,7 @@ struct Worker {
     int threads = 0, current = -1, live = 0, waiting = 0;
     int votes = 0, last_votes = 0, last_arrived = 0;
     unsigned spins = 0;  // volatile reads and failed compare-and-swaps
-    unsigned polls = 0;  // reads of the address `polled_at` by the thread `poller`
-    uintptr_t polled_at = 0;
-    int poller = 0;
+    size_t number = 0;   // in Launch::turns
     int until_switch = 0;  // accesses until the next switch
     uint64_t random_state = 0;
     void* scheduler = nullptr;  // its stack pointer while fibers run
@@ -49,9 +47,11 @@ struct Worker {
     uint32_t era = 0;    // how many phases of blocks this worker has begun
     uint64_t block = 0;
     uint32_t phase = 0;
-    uint32_t all_acquired = 0;  // the time up to which all threads acquired at the last barrier
-    bool is_watched = g_trace;     // are the block's races looked for, and its requests counted?
-    bool atomics = false;       // the block executed an atomic
+    bool is_watched = g_trace;  // are the block's races looked for, and its requests counted?
+    uintptr_t barrier_at = 0;   // the code address of the barrier that began this phase; 0: none
+    bool learned = false;       // a thread of the block saw a release
+    Synchronization words;      // of shared memory, and of buffers while blocks run in parallel
+    BlockOrder own_order;       // of the block, while blocks run in parallel
     bool abandoned = false;     // a thread of the block ended at an error
     bool replaces = false;      // the current atomic ignores the old value
     std::vector<std::vector<Copy>> copies;  // asynchronous copies of each thread
@@ -62,7 +62,7 @@ struct Worker {
         unsigned bytes;
         uintptr_t pc;
         Other other;
-        std::string what;
+        std::string what, why;
     } pending;
     struct Seen {  // for each sector, the block that accessed it last; unused pages take no memory
         uint32_t* owner = nullptr;
@@ -98,7 +98,7 @@ struct Worker {
     void save_log(int i);
     bool can_run(int i) const;
     void yield();
-    void spin();
+    void spin(uintptr_t at);
     void count_poll(uintptr_t at);
     [[noreturn]] void leave(bool at_fault);
     void run_block(uint64_t number);
@@ -123,26 +123,43 @@ struct Worker {
     void function_entry(uintptr_t from);
     void function_exit();
     static size_t first_slot(uintptr_t pc);
-    Site& site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index);
+    Site& site(uintptr_t pc, unsigned bytes, Kind kind, uint16_t& index, unsigned how = 0);
     [[gnu::noinline]] Site& new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind,
-                                     uint16_t& index);
+                                     uint16_t& index, unsigned how);
     void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true,
-                bool ordered = false);
+                unsigned how = 0);
     [[gnu::noinline]] void access_slow_path(uintptr_t address, unsigned bytes, Kind kind,
-                                              uintptr_t pc, bool aligned, bool ordered);
+                                              uintptr_t pc, bool aligned, unsigned how);
     bool is_good_load(const Cell* cell, uintptr_t address, unsigned bytes) const;
     [[gnu::noinline]] void locate(Site& s, uintptr_t address, unsigned bytes, bool global);
     [[noreturn]] void invalid_address(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
 
     // shadow.h
-    Mark mark(unsigned mask, bool ordered, uint16_t index) const;
-    bool is_ordered_before(const Mark& m, bool global) const;
+    Mark mark(unsigned mask, bool sync, uint16_t index) const;
+    bool is_ordered_before(const Mark& m, bool global, const CheckedAccess* checked = nullptr);
+    bool are_compatible(const Mark& m, const CheckedAccess& checked) const;
+    void note_block(Cell& cell, Kind kind) const;
+    const char* describe_iterations(const Mark& m, const CheckedAccess& checked) const;
     void check_access(Cell* cell, const CheckedAccess& checked);
     void check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address, unsigned mask);
     void report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address);
     void report_in_flight(Cell& cell, const CheckedAccess& checked, uintptr_t address);
     void report_race(const Mark& m, const CheckedAccess& checked, uintptr_t address, Kind theirs);
     void resolve_pending();
+
+    // order.h
+    static constexpr uint16_t kByAtomic = 0xffff;  // as Fiber::signals_by
+    bool synchronizes(Kind kind, unsigned how, uint16_t index);
+    bool has_signalled_volatile() const;
+    Synchronization& words_of(uintptr_t at);
+    BlockOrder& order_of(uint32_t number);
+    [[gnu::noinline]] void observe(uintptr_t at, bool of_block, bool by_swap);
+    [[gnu::noinline]] void signal(uintptr_t at, bool of_block);
+    void fence(bool of_block);
+    bool is_released(const Mark& m, const KnownPointer& known);
+    [[gnu::noinline]] bool is_ordered_by_fences(const Mark& m, const CheckedAccess* checked);
+    std::string why_unordered(const Mark& m);
+    void share_knowledge(int first, int count, unsigned mask);
 
     // reconverge.h
     void flush(int w);
@@ -160,7 +177,7 @@ struct Worker {
     void check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
     void check_proxy_read(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who);
     void next_stamp(int thread);
-    void publish(Clock& clock);
+    void publish(Mbarrier& barrier);
     void share_clocks(int w, unsigned mask);
     void reset_clocks();
     Mbarrier& mbarrier_at(uintptr_t address, uintptr_t pc);
@@ -187,7 +204,7 @@ struct Worker {
     void wgmma_wait(unsigned newest, uintptr_t pc);
 
     // launch.h
-    Worker();
+    explicit Worker(size_t number);
     ~Worker();
     void run(Launch* l);
     Counters totals() const;

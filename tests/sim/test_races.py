@@ -1,0 +1,135 @@
+"""Races: which accesses fences, atomics and volatile order, and the same report in each run.
+
+The cases are in `tests/cuda/races.cu`. The simulator finds a race in at least one of two schedules.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import convlab
+from convlab.core.errors import LaunchError
+from convlab.core.finding import Finding
+from convlab.core.kernel.runnable import Launch
+from convlab.sim import any_kernel
+from tests.suites import DEEP, Suite
+
+RACES = Suite("races")
+
+
+def findings(launch: Launch) -> list[Finding]:
+    """Run a launch, in its next schedule; return what it reports, except unwritten elements of y."""
+    try:
+        launch()
+    except LaunchError as error:
+        assert error.findings, error
+    return [finding for finding in launch.findings if finding.kind != "never written"]
+
+
+@pytest.mark.xdist_group("races")
+@pytest.mark.parametrize("name", RACES.cases)
+def test_race(name: str) -> None:
+    case = RACES.cases[name]
+    launch = RACES.prepare(name)
+    runs = findings(launch), findings(launch)
+    found = [finding for run in runs for finding in run]
+    errors = {finding.kind for finding in found if finding.error}
+    warnings = {finding.kind for finding in found if not finding.error}
+    text = "\n".join(finding.text for finding in found)
+    if case["expect"] == "race":
+        # A word may also be read before the other thread has written it. The race comes first.
+        assert "race" in errors <= {"race", "uninitialised read"}, text
+        assert all(run[0].kind == "race" for run in runs if any(f.kind == "race" for f in run))
+    elif case["expect"] == "nothing":
+        assert not found, text
+    else:
+        kind = case["expect"].removeprefix("warning ")
+        assert not errors and warnings == {kind}, text
+    assert case.get("says", "") in text
+    if "lacks" in case:
+        assert case["lacks"] not in text
+
+
+# Kernels whose blocks depend on one another, in ways that the order of OS threads could change.
+UNSTEADY = (
+    "volatile_other_values",
+    "the_same_value_twice",
+    "added_without_atomics",
+    "guarded_atomic",
+    "two_locks",
+    "fence_of_one_thread_before_a_barrier",
+)
+
+
+@pytest.mark.xdist_group("races")
+@pytest.mark.parametrize("name", UNSTEADY)
+def test_each_run_gives_the_same_report(name: str) -> None:
+    """Several runs at the same time, which compete for the cores."""
+
+    def report(_: int) -> list[Finding]:
+        return findings(RACES.prepare(name))
+
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(report, range(30 if DEEP else 8))
+    assert first and all(other == first for other in others)
+
+
+@pytest.mark.xdist_group("races")
+def test_a_shifted_last_tile_is_correct_each_time() -> None:
+    """Two blocks store the same values to the same outputs: a warning in each default check."""
+    kernel = convlab.compile(_SHIFTED, name="shifted", engine="sim")
+    problem = convlab.problem("N=1,C=2,H=9,W=41,K=3,R=2,S=2")
+    reports = [convlab.check(kernel, problem) for _ in range(6)]
+    for report in reports:
+        assert report.ok
+        assert [finding.kind for finding in report.findings] == ["written twice"]
+        assert report.findings == reports[0].findings
+
+
+_SHIFTED = """// title: a last tile that is shifted back
+#include "convlab.cuh"
+
+__global__ void shifted(ConvProblem d, const float* x, const float* w, const float* bias, float* y) {
+    long long total = (long long)d.N * d.K * d.P * d.Q;
+    // The last block begins early enough to be full. So it stores some outputs of the block before it.
+    long long first = (long long)blockIdx.x * blockDim.x;
+    if (first + blockDim.x > total && total >= blockDim.x) first = total - blockDim.x;
+    long long i = first + threadIdx.x;
+    if (i >= total) return;
+    int q = i % d.Q, p = i / d.Q % d.P, k = i / d.Q / d.P % d.K, n = i / d.Q / d.P / d.K;
+    int per_group = d.C / d.groups, c0 = k / (d.K / d.groups) * per_group;
+    float sum = bias ? bias[k] : 0;
+    for (int c = 0; c < per_group; ++c)
+        for (int r = 0; r < d.R; ++r)
+            for (int s = 0; s < d.S; ++s) {
+                int h = p * d.stride_h - d.pad_h + r * d.dilation_h;
+                int v = q * d.stride_w - d.pad_w + s * d.dilation_w;
+                if (h < 0 || h >= d.H || v < 0 || v >= d.W) continue;
+                sum += x[((n * (long long)d.C + c0 + c) * d.H + h) * d.W + v] *
+                       w[((k * (long long)per_group + c) * d.R + r) * d.S + s];
+            }
+    y[i] = sum;
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, const float* w,
+                                 const float* bias, float* y, void*, size_t, cudaStream_t stream) {
+    long long total = (long long)problem->N * problem->K * problem->P * problem->Q;
+    if (total) shifted<<<unsigned((total + 127) / 128), 128, 0, stream>>>(*problem, x, w, bias, y);
+    return launch_error();
+}
+"""
+
+
+def test_a_run_that_is_repeated_leaves_no_trace() -> None:
+    """Blocks run in parallel at first. What such a run stored and printed is undone."""
+    source = (
+        "__global__ void adds(int* y, int* sum) { if (!threadIdx.x) { y[blockIdx.x] += 1; "
+        "atomicAdd(sum, 1); } }"
+    )
+    y = np.full(512, 7, np.int32)
+    total = np.zeros(1, np.int32)
+    any_kernel.run(source, "adds", y, total, grid=512, block=32)
+    assert (y == 8).all() and total[0] == 512
