@@ -281,7 +281,9 @@ def _failure(
         for finding in result.findings:
             if finding.kind == "refused launch":
                 lines += quote_line(finding.file, finding.line, source)
-        return LaunchError("\n".join(lines))
+        # On another GPU, a kernel may refuse a problem; but an error of CUDA must not be ignored.
+        ignored = result.ignored and request["gpu"] != _numbers(DEFAULT_GPU)
+        return LaunchError("\n".join(lines), kind="refused launch" if ignored else "")
     if status != 0 or not result.counters:
         return _host_crash(label, child.describe(status))
     return None

@@ -16,6 +16,7 @@ from ..core.kernel.runnable import Runnable
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from .after_others import SHARED_BYTES, AfterOthers
+from .other_gpus import OTHER_GPUS
 from .sparse import SPARSE
 from .unusual_data import Denormals, Huge, Integers, Special, Tiny, Zeros
 
@@ -45,7 +46,7 @@ IN_CHUNKS = (
     Setting("little_workspace", "with 40,000 bytes of workspace", workspace=40_000, twice=True),
     Setting("some_workspace", "with 150,000 bytes of workspace", workspace=150_000, twice=True),
 )
-ALL = (*SETTINGS, SPARSE, *IN_CHUNKS)
+ALL = (*SETTINGS, SPARSE, *IN_CHUNKS, *OTHER_GPUS)
 NAMES = tuple(setting.name for setting in ALL)
 
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")

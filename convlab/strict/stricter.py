@@ -12,6 +12,7 @@ from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from . import nvcc_report
 from .generated_problems import generate, option_pairs
+from .other_gpus import trials_on_other_gpus
 from .settings import IN_CHUNKS, host_problems, settings_for, with_relu
 from .smallest_failure import shrink
 from .sparse import SPARSE, sparse_problems
@@ -72,6 +73,8 @@ class Strict:
         if source:
             for host in host_problems(self.kernel, [report.problem for report in reports]):
                 yield list(product([host], settings_for(host)))
+        if self.kernel.counts and source:
+            yield list(trials_on_other_gpus(self.kernel))
         yield list(product(sparse_problems(self.kernel), [SPARSE]))
 
     def shrink(self, problem: Problem, fails: Callable[[Problem], bool]) -> Problem:

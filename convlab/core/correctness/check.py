@@ -318,6 +318,8 @@ class Checker:
         kernel = kernel or self.kernel
         if setting.workspace:
             kernel = kernel.limited(setting.workspace)
+        if setting.gpu is not None:
+            kernel = kernel.on_gpu(setting.gpu)
         given = (kernel, problem, self.seed, notes, setting)
         try:
             kernel.accept(problem)
@@ -363,7 +365,8 @@ class Checker:
             return str(error)
         except LaunchError as error:
             # The entry point may return an error for an alignment that it does not support.
-            is_unsupported = not error.kind and (setting.offset or setting.fits_any)
+            is_special = setting.offset or setting.fits_any or setting.gpu is not None
+            is_unsupported = not error.kind and is_special
             if is_unsupported or error.kind == "too little workspace":
                 return error.args[0].split(": load(")[0]
             self.seconds_lost += time.perf_counter() - started

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..finding import Finding
+from ..machine.gpus import Gpu
 from ..kernel.runnable import Launch, Runnable
 from ..problem.problem import Problem
 from . import reference
@@ -36,6 +37,7 @@ class Setting:
     keeps_filter : whether w must keep its values after `conv2d_prepare`.
     most_watched : in a launch with more threads than this, the simulator watches a part of the
         blocks for races and uninitialised reads; 0 means all of them. Bounds are always watched.
+    gpu : the GPU that the simulator is; None means its default.
     advice : a note for a failing report: what the header may declare.
     """
 
@@ -49,6 +51,7 @@ class Setting:
     fits_any: bool = False
     keeps_filter: bool = False
     most_watched: int = 0
+    gpu: Gpu | None = None
     advice: str = ""
 
     def reference(self, kernel: Runnable, problem: Problem, seed: int) -> Reference:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ..builds.cache import Build
 from ..builds.source import Source
-from ..errors import ConvlabError, LaunchError, UnsupportedError
+from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
+from ..machine.gpus import Gpu
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
 
@@ -176,6 +177,16 @@ class Runnable:
     def _instead(self, problem: Problem) -> str:
         """Return which kernels support a problem instead, as the end of a sentence."""
         return ""
+
+    def on_gpu(self, gpu: Gpu) -> Runnable:
+        """Return this runnable on a simulator that is another GPU.
+
+        Raises ProblemError for one that does not run on the simulator.
+        """
+        raise ProblemError(
+            f"{self.name} runs with engine={self.engine!r}, but only the simulator can be another "
+            f'GPU, such as {gpu.name}: use engine="sim"'
+        )
 
     def untraced(self) -> Runnable:
         """Return this runnable without the simulator's counts and diagnostics: it runs faster."""

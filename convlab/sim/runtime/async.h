@@ -170,6 +170,7 @@ void Worker::count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc) {
 }
 
 void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address, uintptr_t pc) {
+    needs_sm(g_device.sm >= 90, "a bulk copy", "sm_90 or later");
     bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
     Mbarrier& barrier = mbarrier_at(address, pc);
     check_uncounted(uintptr_t(from), unsigned(bytes), Kind::load, pc);
@@ -189,6 +190,7 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
 }
 
 void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {
+    needs_sm(g_device.sm >= 90, "a bulk copy", "sm_90 or later");
     bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
     check_proxy_read(uintptr_t(from), unsigned(bytes), pc, "a bulk copy");
     check_uncounted(uintptr_t(to), unsigned(bytes), Kind::store, pc);
@@ -304,6 +306,7 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
 
 void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n, char type,
                    int accumulate, uintptr_t pc) {
+    needs_sm(g_device.sm == 90, "wgmma", "sm_90");
     const int k = type == 't' ? 8 : 16;
     WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc};
     if (!is_last_of_warp(&mine, pc)) return;
