@@ -15,6 +15,7 @@ from .generated_problems import generate, option_pairs
 from .other_gpus import trials_on_other_gpus
 from .settings import IN_CHUNKS, host_problems, settings_for, with_relu
 from .smallest_failure import shrink
+from .source_conditions import source_problems
 from .sparse import SPARSE, sparse_problems
 
 # Every third generated problem has a ReLU, if the kernel fuses one.
@@ -46,7 +47,8 @@ class Strict:
         """Return at least `count` generated problems.
 
         More are drawn until the kernel supports a quarter of `count`, and until each pair of
-        unusual options that it supports (such as a stride and groups) occurs in one of them.
+        unusual options that it supports (such as a stride and groups) occurs in one of them. Then
+        come problems on both sides of the conditions in the source, each named after its condition.
         """
         drawn: list[Problem] = []
         supported = 0
@@ -61,7 +63,8 @@ class Strict:
                 drawn.append(problem)
                 supported += is_supported
                 covered |= new_pairs
-        return drawn
+        known = set(drawn)
+        return drawn + [each for each in source_problems(self.kernel) if each not in known]
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield trials with little workspace, in each setting, and on an x of over 2^31 elements."""

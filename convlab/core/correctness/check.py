@@ -415,7 +415,11 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     if kernel.counts:
         fixed = [problem for problem in fixed if math.prod(problem.y_shape) < _SIM_OUTPUTS]
     generated = checker.stricter.problems(count, checker.seed)
-    what = f"{len(fixed)} fixed and {len(generated)} generated problems, seed {checker.seed}"
+    # Problems for conditions in the source have names.
+    named = sum(bool(problem.name) for problem in generated)
+    sides = f", {named} on both sides of conditions in the source" if named else ""
+    drawn = len(generated) - named
+    what = f"{len(fixed)} fixed and {drawn} generated problems, seed {checker.seed}{sides}"
     reports = _check_set(checker, checker.run_briefly, fixed + generated, (what,))
     for trials in checker.stricter.trials(reports.reports):
         if reports.ok:
