@@ -131,7 +131,7 @@ def _examine(
     failures += output.changed_inputs(launch.inputs, pristine)
     runs.launch_findings += launch.findings
 
-    report = _report(
+    report = reported(
         kernel,
         problem,
         setting,
@@ -245,7 +245,7 @@ def failed(
     """Return the report of a kernel that crashed or hung."""
     outputs = math.prod(problem.y_shape)
     bound = reference.tolerance(kernel.precision, problem.gemm_k, outputs)
-    return _report(
+    return reported(
         kernel,
         problem,
         setting,
@@ -261,10 +261,10 @@ def compared_once(
     kernel: Runnable, problem: Problem, setting: Setting, compared: OutputComparison
 ) -> Report:
     """Return the report for a setting that ran the kernel and compared y by itself."""
-    return _report(kernel, problem, setting, compared.failures(), **compared.numbers)
+    return reported(kernel, problem, setting, compared.failures(), **compared.numbers)
 
 
-def _report(
+def reported(
     kernel: Runnable, problem: Problem, setting: Setting, findings: Iterable[Finding], **fields: Any
 ) -> Report:
     """Return a report with the given findings and fields."""
