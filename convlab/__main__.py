@@ -23,7 +23,7 @@ try:
     from .commands import cli
     from .commands.exit_status import INVALID, STATUSES, status_of, status_of_error
     from .commands.supervise import supervise
-    from .core.arguments import reason
+    from .core.arguments import cut, reason
     from .core.errors import ConvlabError
     from .core.faults import CORRECT, NOT_RUN
     from .core.machine.progress import Lines
@@ -112,8 +112,8 @@ def _is_only_counted(failure: Any, arguments: Any) -> bool:
 
 def _error_text(error: ConvlabError | OSError) -> str:
     if isinstance(error, OSError):
-        return f"{error.filename or 'output'}: {reason(error)}"
-    return str(error)
+        return cut(f"{error.filename or 'output'}: {reason(error)}")
+    return cut(str(error))
 
 
 @contextlib.contextmanager

@@ -21,4 +21,6 @@ PARTS = {
 
 # What is wrong with unusual data only, and after other calls or at other addresses only.
 UNUSUAL = parted("strangers", "unusual")
+ALONE = parted("strangers", "alone")
+LITTLE = parted("strangers", "little")
 STATEFUL = parted("strangers", "stateful")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core import rooms
-from ..core.arguments import hint
+from ..core.arguments import cut, hint
 from .command import KEEP, MEASURE, OUTPUT, WRITE, Command, add_verbose, group_of
 from .exit_status import HELP
 from .lookup import look_up
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:
         """Print the usage and the message, and exit with status 2."""
-        super().error(self.with_hint(message))
+        super().error(cut(self.with_hint(message)))
 
 
 def build_parser(kind: type[Parser] = Parser, *, program: str = "python -m convlab") -> Parser:

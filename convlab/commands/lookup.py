@@ -5,6 +5,7 @@ Nothing here imports torch, except for a notebook, where variables may hold kern
 
 import functools
 import itertools
+import os
 import re
 import shlex
 from argparse import Namespace
@@ -101,7 +102,7 @@ def _names_kernel(word: str, variables: Mapping[str, Any]) -> bool:
     if variables and isinstance(variables.get(word), _runnable_class()):
         return True
     if catalog.is_path(word):
-        return Path(word).is_file()
+        return os.path.isfile(word)
     return any(path.stem == word for path in catalog.quiet_catalog())
 
 
@@ -162,7 +163,7 @@ def _find(name: str, variables: Mapping[str, Any]) -> None:
     try:
         catalog.find(name)
     except CatalogError:
-        is_file = catalog.is_path(name) or Path(name).is_file()
+        is_file = catalog.is_path(name) or os.path.isfile(name)
         if is_file or hint(name, catalog.names()):
             raise
         kernels = [*_held_kernels(variables), *catalog.names(), *BASELINES]

@@ -101,7 +101,9 @@ class Check(CommandForEachKernel):
             raise ProblemError(NO_SIMULATE)
         if arguments.time_limit is not None:
             if kernel.library:
-                raise ProblemError(f"--time-limit is for kernels; {kernel.name} runs without a limit")
+                raise ProblemError(
+                    f"--time-limit is for kernels; {kernel.name} runs without a limit"
+                )
             kernel = kernel.on(kernel.engine, arguments.time_limit)
         # Neither a JSON document nor a notebook's cell shows single rows.
         each = None if getattr(arguments, "json", True) else show_failure

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ..core.arguments import cut
 from ..core.faults import UNSUPPORTED, outcome
 
 
@@ -34,7 +35,7 @@ class Failure(TextResult):
         """Return the failure of a kernel."""
         from ..core.correctness.report import unrun
 
-        return cls(f"convlab: {error}", unrun(kernel_name, error), False, error)
+        return cls(cut(f"convlab: {error}"), unrun(kernel_name, error), False, error)
 
     @property
     def outcome(self) -> str:

@@ -16,6 +16,8 @@ from .errors import ProblemError
 
 # The maximal length of a value in a message, in characters.
 _SHOWN = 60
+# The maximal length of a path in a message, in characters.
+_SHOWN_PATH = 80
 INT64_MAX = 2**63 - 1
 
 
@@ -28,6 +30,33 @@ def shown(value: object) -> str:
         text = f"<{type(value).__name__}>"
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def cut(text: str) -> str:
+    """Return a message in which each word of more than 200 characters is cut to 80.
+
+    >>> len(cut("no kernel " + 5000 * "x"))
+    91
+    """
+    return re.sub(r"(\S{80})\S{120,}", r"\1…", text)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text for a message, at most 200 characters."""
+    try:
+        text = str(error).strip().partition("\n")[0] or type(error).__name__
+    # A user's __str__ may raise anything.
+    except Exception:
+        text = type(error).__name__
+    text = text.encode(errors="replace").decode()
+    return text if len(text) <= 200 else f"{text[:80]} … {text[-80:]}"
+
+
+def end_of(path: object) -> str:
+    """Return the end of a path for a message, at most 80 characters in one line."""
+    # Line breaks, and bytes that are not UTF-8, are not printable.
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(path))
+    return text if len(text) <= _SHOWN_PATH else f"…{text[1 - _SHOWN_PATH :]}"
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
@@ -121,9 +150,18 @@ def path(value: object, name: str) -> Path:
         location = os.fspath(value)  # type: ignore[arg-type]
     except Exception:
         location = None
-    if not isinstance(location, str) or "\0" in location:
+    if not isinstance(location, str) or "\0" in location or not _is_encodable(location):
         raise ProblemError(f"{name} must be a name or a path, not {shown(value)}")
     return Path(os.path.expanduser(location))
+
+
+def _is_encodable(location: str) -> bool:
+    """Return whether the system can have a file of this name."""
+    try:
+        os.fsencode(location)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def readable(value: object, name: str) -> str:
@@ -133,17 +171,19 @@ def readable(value: object, name: str) -> str:
         return file.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ProblemError(
-            f"{name} {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
+            f"{name} {end_of(file)} is not UTF-8 (byte {error.start}); save it as UTF-8"
         ) from None
     except OSError as error:
-        raise ProblemError(f"cannot read {name} {file}: {reason(error)}") from None
+        raise ProblemError(f"cannot read {name} {end_of(file)}: {reason(error)}") from None
 
 
 def writable(value: object, name: str, endings: Collection[str] = ()) -> Path:
     """Return the path of a file that can be written; create its folders."""
     file = path(value, name)
     if endings and file.suffix.lower() not in endings:
-        raise ProblemError(f"{name} {file}: the file's name must end in {', '.join(endings)}")
+        raise ProblemError(
+            f"{name} {end_of(file)}: the file's name must end in {', '.join(endings)}"
+        )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         existed = file.exists()
@@ -151,13 +191,20 @@ def writable(value: object, name: str, endings: Collection[str] = ()) -> Path:
         if not existed:
             file.unlink()
     except OSError as error:
-        raise ProblemError(f"cannot write {name} {file}: {reason(error)}") from None
+        raise ProblemError(f"cannot write {name} {end_of(file)}: {reason(error)}") from None
     return file
 
 
 def reason(error: OSError) -> str:
     """Return why a file could not be used, and what to do."""
     return f"{error.strerror or error}; correct the path, or use another"
+
+
+def function(value: object, name: str) -> object:
+    """Return a value that is callable, or None."""
+    if value is not None and not callable(value):
+        raise ProblemError(f"{name} must be a function or None, not {shown(value)}")
+    return value
 
 
 def several(value: object, name: str) -> list:

@@ -128,12 +128,15 @@ class LaunchError(ConvlabError, RuntimeError):
         The simulator's findings, each with line, block and thread. After a fault on a GPU they come
         from the same kernel on a small problem. Empty if the simulator reported nothing, or did not
         run.
+    needed : int
+        If the workspace limit is too low: the least workspace for this problem, in bytes; else 0.
     """
 
     def __init__(self, message: str, kind: str = "", findings: Sequence[Any] = ()) -> None:
         super().__init__(message)
         self.kind = kind
         self.findings = list(findings)
+        self.needed = 0
 
     def __str__(self) -> str:
         if not self.kind:

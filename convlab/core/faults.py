@@ -158,10 +158,9 @@ FAULTS: dict[str, Fault] = {
         "call `wgmma_fence()` before the first `wgmma` of a group",
     ),
     "wgmma": Fault(
-        "a descriptor differs between lanes, or its layout is one that the simulator does not "
-        "support",
-        "compute the descriptor from values that are equal in the whole warpgroup, and use no "
-        "swizzle",
+        "not all threads of a warpgroup execute the same operations with the same descriptors",
+        "execute each operation in all four warps, and compute its descriptors from values that "
+        "are equal in the whole warpgroup",
     ),
     "mbarrier": Fault(
         "an mbarrier is used before `mbarrier_init`, gets more arrivals than it expects, or "
@@ -269,8 +268,9 @@ FAULTS: dict[str, Fault] = {
         "atomics, write `atomics: yes` in the header",
     ),
     "wrong stream": Fault(
-        "the kernel is correct only when all work runs on the default stream",
-        "launch on `conv2d`'s last argument: `<<<grid, block, bytes, stream>>>`",
+        "work is on another stream than `conv2d`'s last argument, and nothing orders the two",
+        "launch on `conv2d`'s last argument: `<<<grid, block, bytes, stream>>>`; let any other "
+        "stream wait for it first, and let it wait for the other stream at the end",
     ),
     "does not build": Fault(
         "the compiler rejected the file, or there is no compiler",

@@ -47,9 +47,10 @@ import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.arguments import choice, flag, shown
-from ..core.errors import ProblemError
+from ..core.arguments import choice, first_line, flag, shown
+from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.call import problem_of_call
+from ..core.kernel.data import is_plain, named_tensors, require_storage
 from ..core.kernel.catalog import find, split_tunables
 from ..core.machine.device import Gpu, find_gpu
 from ..core.problem.problem import Problem
@@ -187,19 +188,23 @@ class Conv2d(nn.Conv2d):
         relu: bool = False,
         kernel=DEFAULT_KERNEL,
     ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            padding_mode,
-            device,
-            dtype,
-        )
+        # Torch's constructor raises errors of many types for invalid arguments.
+        try:
+            super().__init__(
+                in_channels,
+                out_channels,
+                kernel_size,
+                stride,
+                padding,
+                dilation,
+                groups,
+                bias,
+                padding_mode,
+                device,
+                dtype,
+            )
+        except Exception as error:
+            raise ProblemError(first_line(error)) from error
         self.relu = flag(relu, "relu")
         self.kernel = kernel
 
@@ -208,9 +213,15 @@ class Conv2d(nn.Conv2d):
         """The kernel as you gave it: a name, a path or a Kernel object."""
         return self._kernel
 
+    def __setattr__(self, name: str, value: object) -> None:
+        # Module.__setattr__ would register a kernel that is a Module as a submodule.
+        if name == "kernel":
+            type(self).kernel.fset(self, value)
+        else:
+            super().__setattr__(name, value)
+
     @kernel.setter
     def kernel(self, kernel) -> None:
-        # Module.__setattr__ would register a kernel that is a Module as a submodule.
         self.__dict__.update(_kernel=kernel, _kernel_key=key_of(kernel))
 
     @torch.jit.ignore
@@ -288,7 +299,7 @@ def replace(
     layers = [
         (name, module)
         for name, module in model.named_modules()
-        if type(module) in (nn.Conv2d, Conv2d) and (where is None or where(name, module))
+        if type(module) in (nn.Conv2d, Conv2d) and _is_chosen(where, name, module)
     ]
     for name, layer in layers:
         patched = sorted({"forward", "_conv_forward"} & vars(layer).keys())
@@ -343,7 +354,7 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
 
     def hook(name: str) -> Callable:
         def record(layer: nn.Conv2d, arguments: tuple, keywords: dict) -> None:
-            x = arguments[0] if arguments else keywords["input"]
+            x = arguments[0] if arguments else keywords.get("input")
             calls.append((name, _problem_of(layer, x, name)))
 
         return record
@@ -353,7 +364,7 @@ def problems(model: nn.Module, *inputs, **keywords) -> list[tuple[str, Problem]]
             if isinstance(layer, nn.Conv2d):
                 handle = layer.register_forward_pre_hook(hook(name), with_kwargs=True)
                 hooks.callback(handle.remove)
-        model(*inputs, **keywords)
+        _run(model, inputs, keywords)
     return calls
 
 
@@ -410,6 +421,23 @@ def choices(
     return found
 
 
+def _run(model: nn.Module, inputs: tuple, keywords: dict) -> None:
+    """Run a model; raise ProblemError for its own errors, which are about its arguments."""
+    for i, value in enumerate([*inputs, *keywords.values()]):
+        # Torch's own operations would crash.
+        if isinstance(value, Tensor) and value.layout == torch.strided and is_plain(value):
+            require_storage(f"input {i}", value)
+    try:
+        model(*inputs, **keywords)
+    except ConvlabError:
+        raise
+    except Exception as error:
+        raise ProblemError(
+            f"the model raised {type(error).__name__}: {first_line(error)}; give the inputs with "
+            "which model(*inputs) works"
+        ) from error
+
+
 class Choices(list):
     """The list that `choices` returns; it prints as a table, with a note."""
 
@@ -422,6 +450,17 @@ class Choices(list):
         ]
         lines = Table(pd.DataFrame(rows), left=("problem", "kernel")).lines()
         return "\n".join([*lines, *wrapped(self.note, "")])
+
+
+def _is_chosen(where: Callable | None, name: str, layer: nn.Module) -> bool:
+    """Return whether the user's function `where` chooses a layer."""
+    try:
+        return where is None or bool(where(name, layer))
+    except Exception as error:
+        raise ProblemError(
+            f"where raised {type(error).__name__} for layer {shown(name)}: {first_line(error)}; it "
+            "is called as where(name, layer), and must return True or False"
+        ) from error
 
 
 def _require_module(model: object) -> None:
@@ -438,6 +477,7 @@ def _outer(layer: nn.Conv2d, x: Tensor) -> tuple[Tensor, tuple[int, int] | str]:
 
 def _problem_of(layer: nn.Conv2d, x: Tensor, name: str) -> Problem:
     """Return the problem that a layer computes for an input; it has the layer's name."""
+    named_tensors(x, layer.weight, layer.bias)
     x, padding = _outer(layer, x)
     relu = isinstance(layer, Conv2d) and layer.relu
     options = (layer.stride, padding, layer.dilation, layer.groups, relu)

@@ -1,6 +1,7 @@
 """Compare receipts of different days, edits or GPUs with one another."""
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,7 @@ def history(paths: Sequence[str | Path] = ()) -> History:
     left_out = []
     for path in paths or [receipts_folder()]:
         path = arguments.path(path, "a receipt")
-        if paths and not path.is_dir():
+        if paths and not os.path.isdir(path):
             receipts.append(read_receipt(path))
             continue
         for file in sorted(path.glob("*.json")):

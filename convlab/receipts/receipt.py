@@ -5,7 +5,8 @@ that the result was made with.
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,16 +114,128 @@ def read_receipt(path: str | Path) -> Receipt:
         The file cannot be read, is not a receipt, or has the format of another convlab.
     """
     text = arguments.readable(path, "the receipt")
+    name = arguments.end_of(path)
     try:
-        document = json.loads(text)
+        document = json.loads(
+            text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_once
+        )
         version = document["convlab_receipt"]
-    except (ValueError, LookupError, TypeError):
+    # RecursionError: thousands of nested lists.
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        reason = f" ({error})" if isinstance(error, _InvalidNumber | _Repeated) else ""
         raise ProblemError(
-            f"{path} is not a receipt: write one with result.save(path) or --save"
+            f"{name} is not a receipt{reason}: write one with result.save(path) or --save"
         ) from None
-    if version != RECEIPT:
+    if version != RECEIPT or isinstance(version, bool):
         raise ProblemError(
-            f"{path} has format {arguments.shown(version)} of another convlab, and this one reads "
+            f"{name} has format {arguments.shown(version)} of another convlab, and this one reads "
             f"format {RECEIPT}: read it with the convlab that wrote it"
         )
+    for problem in _invalid(document):
+        raise ProblemError(
+            f"{name} is a damaged receipt: {problem}; save the result again with result.save(path)"
+        )
     return Receipt(Path(path), document)
+
+
+class _InvalidNumber(ValueError):
+    """A number in a receipt is not finite."""
+
+
+class _Repeated(ValueError):
+    """A key occurs twice."""
+
+
+def _no_constant(word: str) -> None:
+    raise _InvalidNumber(f"it contains {word}")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise _InvalidNumber(f"the number {arguments.shown(text)} is too large")
+    return number
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON as a dict; raise if a key occurs twice."""
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise _Repeated("a key occurs twice")
+    return document
+
+
+_NUMBER = (int, float)
+_NONE = type(None)
+# The types of a receipt's values, and of the values in `made` and in each row of `costs`.
+_TYPES = {
+    "kind": str,
+    "text": str,
+    "ok": bool,
+    "sentence": str,
+    "notes": list,
+    "rows": list,
+    "made": dict,
+    "samples": list,
+    "costs": list,
+}
+_MADE_TYPES = {"when": str, "gpu": (str, _NONE), "versions": dict}
+_COST_TYPES = {
+    "problem": str,
+    "mode": (str, _NONE),
+    "kernel": str,
+    "cost": _NUMBER,
+    "low": (*_NUMBER, _NONE),
+    "high": (*_NUMBER, _NONE),
+    "unit": str,
+    "source": (str, _NONE),
+    "build": (str, _NONE),
+}
+# The largest whole number: pandas cannot hold larger ones.
+_LARGEST = 2**63
+
+
+def _invalid(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is invalid in a receipt: a value of a wrong type, a missing key."""
+    yield from _wrong_types(document, _TYPES, "")
+    yield from _wrong_types(_UNDATED | document["made"], _MADE_TYPES, "made.")
+    for i, note in enumerate(document["notes"]):
+        if not isinstance(note, str):
+            yield f"notes[{i}] is {arguments.shown(note)}, not a text"
+    for key in ("rows", "samples", "costs"):
+        for i, row in enumerate(document[key]):
+            if not isinstance(row, dict):
+                yield f"{key}[{i}] is {arguments.shown(row)}, not an object"
+    for i, row in enumerate(document["costs"]):
+        yield from _wrong_types(row, _COST_TYPES, f"costs[{i}].")
+    yield from _unusable(document)
+
+
+def _wrong_types(values: Mapping[str, Any], types: Mapping[str, Any], place: str) -> Iterator[str]:
+    for key, kind in types.items():
+        if key not in values:
+            yield f"{place}{key} is missing"
+            return
+        value = values[key]
+        # In Python, True is also an int.
+        is_number = kind is not bool and isinstance(value, bool)
+        if is_number or not isinstance(value, kind):
+            yield f"{place}{key} is {arguments.shown(value)}, of a wrong type"
+
+
+def _unusable(value: Any) -> Iterator[str]:
+    """Yield what cannot be shown: a number beyond 64 bits, a text that is not valid Unicode."""
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            todo += [*value, *value.values()]
+        elif isinstance(value, list):
+            todo += value
+        elif isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                yield "it contains a text that is not valid Unicode"
+        elif isinstance(value, int) and abs(value) >= _LARGEST:
+            yield f"the number {arguments.shown(value)} is too large"

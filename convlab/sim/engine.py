@@ -48,7 +48,7 @@ class Simulator:
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> SimLaunch:
         """Copy the tensors to shared memory of both processes, with guard zones around each."""
-        return SimLaunch(kernel, problem, inputs)
+        return SimLaunch(kernel, problem, inputs, allocate)
 
     def compute(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Tensor:
         """Run a kernel once; y is a copy, so that the shared memory can be freed."""

@@ -197,9 +197,19 @@ def _array(name: str, shape: str | None, arrays: Mapping[str, Array]) -> Array:
 
 
 def _without_repeated(findings: list[Finding]) -> list[Finding]:
-    """Leave out an invalid index if its line also has an address that is out of bounds."""
-    lines = {(f.file, f.line) for f in findings if f.kind in _ADDRESS_KINDS}
-    return [f for f in findings if f.kind != _INDEX or (f.file, f.line) not in lines]
+    """Leave out what another finding of the same line says already.
+
+    These are an invalid index, if the line also has an address that is out of bounds, and a word
+    that is written twice, if the line also has a race.
+    """
+    stronger = {_INDEX: _ADDRESS_KINDS, "written twice": ("race",)}
+
+    def is_repeated(finding: Finding) -> bool:
+        kinds = stronger.get(finding.kind, ())
+        place = finding.file, finding.line
+        return any(f.error and f.kind in kinds and (f.file, f.line) == place for f in findings)
+
+    return [finding for finding in findings if not is_repeated(finding)]
 
 
 def _triple(text: str) -> Triple:

@@ -198,7 +198,8 @@ def _run(request: dict, report: int) -> None:
         _write(report, "workspace", workspace_bytes)
         if workspace_bytes > limit:
             return
-        error = _convolve(entry, workspace_bytes, runtime, *tensors.values())
+        shift = request.get("workspace_shift", 0)
+        error = _convolve(entry, workspace_bytes, runtime, shift, *tensors.values())
     if not error and (code := runtime.cudaPeekAtLastError()):
         error = runtime.cudaGetErrorString(code).decode()
         # conv2d did not return this error.
@@ -285,7 +286,8 @@ def _call_earlier(
             half = size // 8 * 4
             changed = numbers[half:] + numbers[:half]
         _store(address, changed, is_constant)
-    _convolve(entry, workspace_bytes, runtime, *addresses.values())
+    shift = request.get("workspace_shift", 0)
+    _convolve(entry, workspace_bytes, runtime, shift, *addresses.values())
     for original in originals:
         _store(*original)
 
@@ -313,10 +315,13 @@ def _store(address: int, numbers: bytes, is_constant: bool) -> None:
         protect(*pages, mmap.PROT_READ)
 
 
-def _convolve(entry, workspace_bytes: int, runtime, x, w, bias, y) -> str | None:
-    """Call the kernel's entry points; return the text of an error, or None."""
-    plan = _own_buffer(runtime, b"plan", entry.plan())
-    workspace = _own_buffer(runtime, b"workspace", workspace_bytes)
+def _convolve(entry, workspace_bytes: int, runtime, shift: int, x, w, bias, y) -> str | None:
+    """Call the kernel's entry points; return the text of an error, or None.
+
+    The workspace and the plan begin `shift` bytes after the start of a page.
+    """
+    plan = _own_buffer(runtime, b"plan", entry.plan(), shift)
+    workspace = _own_buffer(runtime, b"workspace", workspace_bytes, shift)
     error = None
     # Host code runs from here on. It may not access device memory.
     runtime.sim_host(c_void_p(_STREAM))
@@ -333,10 +338,10 @@ def _convolve(entry, workspace_bytes: int, runtime, x, w, bias, y) -> str | None
     return error
 
 
-def _own_buffer(runtime, name: bytes, size: int) -> int | None:
+def _own_buffer(runtime, name: bytes, size: int, shift: int) -> int | None:
     """Return memory for the kernel. A later call gets the same memory, with its contents."""
     if size > _own_memory.get(name, (0, 0))[1]:
-        _own_memory[name] = runtime.sim_map(name, -1, 0, size, 1), size
+        _own_memory[name] = runtime.sim_map(name, -1, shift, size, 1), size
     return _own_memory[name][0] if size else None
 
 

@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from ..core.builds.cache import Build
 from ..core.errors import LaunchError
 from ..core.kernel.abi import integers
-from ..core.kernel.runnable import Inputs, Launch, Runnable
+from ..core.kernel.runnable import Allocate, Inputs, Launch, Runnable, empty
 from ..core.problem.problem import Problem
 from .simulation import Arena, simulate
 from .trace import Trace
@@ -48,7 +50,9 @@ class SimLaunch(Launch):
 
     own_process = True
 
-    def __init__(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> None:
+    def __init__(
+        self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate = empty
+    ) -> None:
         self._build = kernel.build()
         self._trace = None
         self._runs = 0
@@ -58,10 +62,11 @@ class SimLaunch(Launch):
         tensors = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         shapes["y"] = problem.y_shape
-        # A copy has its original's offset from a 32-byte boundary. y has an offset of 16 bytes if an
-        # input has one.
-        shifts = {name: tensor.data_ptr() % 32 // 4 * 4 for name, tensor in tensors.items()}
-        shifts["y"] = 16 if 16 in shifts.values() else 0
+        # A copy has its original's offset from a 32-byte boundary. y and the workspace have that of
+        # tensors from `allocate`.
+        shifts = {name: tensor.data_ptr() % 32 for name, tensor in tensors.items()}
+        shifts["y"] = _offset(allocate, kernel.format.y.torch_dtype, 32)
+        self._workspace_shift = _offset(allocate, torch.uint8, 512)
         self._arena = Arena(shapes, format=kernel.format, shifts=shifts)
         copies = self._arena.tensors
         for name, tensor in tensors.items():
@@ -87,6 +92,7 @@ class SimLaunch(Launch):
                 schedule=schedule,
                 earlier=self._earlier,
                 watch=self.most_watched,
+                workspace_shift=self._workspace_shift,
             )
         except LaunchError as error:
             self.findings = error.findings
@@ -137,3 +143,13 @@ class SimLaunch(Launch):
         with ``trace=False``, or without ``objdump`` (of binutils).
         """
         return self._trace.flops if self._trace else None
+
+
+def _offset(allocate: Allocate, dtype: torch.dtype, boundary: int) -> int:
+    """Return how many bytes after a multiple of `boundary` an allocated tensor begins.
+
+    It is 0 if the caller places no tensors itself.
+    """
+    if allocate is empty:
+        return 0
+    return allocate((1,), dtype, torch.device("cpu")).data_ptr() % boundary

@@ -2,6 +2,7 @@
 
 import functools
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,15 @@ UNTRACED_FLAGS = [
     "-fno-strict-aliasing",
     "-fsanitize=bounds",
 ]
+# A kernel that polls a volatile needs hooks, because nothing preempts a thread here: without a hook
+# in the loop, the thread for which it waits would never run.
+_POLLING_FLAGS = [
+    *UNTRACED_FLAGS,
+    "-fsanitize=thread",
+    "--param=tsan-instrument-func-entry-exit=0",
+    "--param=tsan-distinguish-volatile=1",
+]
+_VOLATILE = re.compile(r"(?<!asm )\bvolatile\b")
 # The first line of each kernel.
 _FIRST_LINE = "#include <cuda_runtime.h>\n"
 # Vectorized joins of mbarrier clocks halve the time of an untraced wgmma rung.
@@ -101,13 +111,18 @@ def build(
     # Only a compilation checks the release of g++.
     gcc = toolchain.require_host_compiler()
     linked = str(runtime())
-    base_flags = FLAGS if trace else UNTRACED_FLAGS
+    base_flags = FLAGS
+    if not trace:
+        base_flags = _POLLING_FLAGS if _has_volatile(source) else UNTRACED_FLAGS
     flags = [*base_flags, *flags]
 
     def make(folder: Path) -> BuildOutput:
         compiler()
-        copies = _copy_rewritten_headers(source, folder / "headers")
-        folders = [folder / "headers", *dict.fromkeys(path.parent for path in copies.values())]
+        searched = [source.folder, KERNEL_DIR, *_include_folders(flags)]
+        copies = _copy_rewritten_headers(source, folder / "headers", searched[2:])
+        # The copies' folders mirror those of the originals, so that "../x.h" finds a copy too.
+        mirrored = [_mirrored(folder / "headers", path.resolve()) for path in searched]
+        folders = [*mirrored, *dict.fromkeys(path.parent for path in copies.values())]
         rewritten = replace(source, text=rewrite(source.text, source.label))
         # g++ reads first.h.gch instead of first.h if both builds have the same flags.
         precompiled = _precompiled_headers(gcc, base_flags)
@@ -117,7 +132,11 @@ def build(
             source,
             '#include "first.h"\n' + rewritten.marked,
             # #include "cuda.h" finds the header next to the source first.
-            flags=[*flags, *(f"-iquote{plain(path)}" for path in (*folders, source.folder))],
+            flags=[
+                *(f"-iquote{plain(path)}" for path in (*folders, source.folder)),
+                *(f"-I{plain(path)}" for path in (mirrored if copies else [])),
+                *flags,
+            ],
             include=[*HEADERS, *(folders if copies else []), source.folder, KERNEL_DIR],
             libraries=[linked],
             entry=entry,
@@ -134,25 +153,40 @@ def build(
     return replace(built, flags=tuple(flags))
 
 
-def _copy_rewritten_headers(source: Source, folder: Path) -> dict[Path, Path]:
-    """Write local headers with CUDA C++ to a folder, as C++; return the original of each copy."""
-    headers = source.headers()
+def _has_volatile(source: Source) -> bool:
+    """Return whether a source or one of its local headers has the word "volatile"."""
+    texts = [source.text, *(text for _, text in source.headers().values())]
+    return any(_VOLATILE.search(text) for text in texts)
+
+
+def _include_folders(flags: Sequence[str]) -> list[Path]:
+    """Return the folders of the options -IFOLDER."""
+    return [Path(flag[2:]) for flag in flags if flag.startswith("-I") and len(flag) > 2]
+
+
+def _mirrored(folder: Path, path: Path) -> Path:
+    """Return the place below a folder that mirrors an absolute path; create its folder."""
+    place = folder / path.relative_to(path.anchor)
+    (place.parent if path.is_file() else place).mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _copy_rewritten_headers(
+    source: Source, folder: Path, include: Sequence[Path] = ()
+) -> dict[Path, Path]:
+    """Write local headers with CUDA C++ to a folder, as C++; return the original of each copy.
+
+    ``include`` are the folders of -I.
+    """
+    headers = source.headers(include)
     copies = {}
     rewritten = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
     changed = {path for path, (_, text) in headers.items() if rewritten[path] != text}
-    for path, (name, text) in headers.items():
+    for path, (_, text) in headers.items():
         # A header that includes a changed one is copied too, or it would include the original.
-        if not changed & {path, *Source(text, path.name, path).headers()}:
+        if not changed & {path, *Source(text, path.name, path).headers(include)}:
             continue
-        roots = [root.resolve() for root in (source.folder, KERNEL_DIR)]
-        root = next((root for root in roots if path.is_relative_to(root)), None)
-        if root is None:
-            raise BuildError(
-                f'{source.label}: #include "{name}" has launches or __shared__ arrays, which the '
-                "simulator rewrites only in headers next to or below the kernel's folder"
-            )
-        copy = folder / path.relative_to(root)
-        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy = _mirrored(folder, path)
         copy.write_text(Source(rewritten[path], path.name, path).marked)
         copies[copy] = path
     return copies

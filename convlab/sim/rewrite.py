@@ -48,6 +48,11 @@ _NOT_REWRITTEN = {
 }
 _STORAGE = re.compile(r"\b(?:extern|static)\s+")
 _PTX = re.compile(r"\b(?:asm|__asm__|__asm)\b(?:\s*\b(?:volatile|__volatile__))?(?=\s*\()")
+_OPERAND = re.compile(
+    r"(?P<space>(?:\s|\\\n)*)(?:\[\w+\]\s*)?\"(?P<constraint>[^\"]*)\"(?:\s|\\\n)*"
+    r"(?P<value>\(.*\))(?:\s|\\\n)*$",
+    re.S,
+)
 _COMPILER_BARRIER = re.compile(r'\s*\(\s*""')
 _TYPE = re.compile(r"(?P<type>.+?)(?P<declarator>[*\s]*\b\w+\s*(?:\[.*\])?)\s*$", re.S)
 _DECLARATOR = re.compile(
@@ -63,6 +68,11 @@ _OTHER = re.compile(r"\[[^\[\]]*\]|<(?:[^<>;{}-]|-(?!>))*>")
 _UNIT = r"\w+(?:\s*\x03+|(?<=[\w\x03])\s*\x01\x02*)*"
 _KERNEL = re.compile(
     rf"(?:(?:::\s*)?{_UNIT}|\x01\x02+(?:\s*\x03+)*)(?:\s*(?:::|\.|->)\s*{_UNIT})*\s*$"
+)
+# The cast of a kernel to a pointer to void, in a call that launches it.
+_LAUNCH_CALL = re.compile(
+    r"\bcudaLaunch(?:Cooperative)?Kernel(?:ExC\s*\([^,()]*,|\s*\()\s*(?P<cast>\(\s*(?:const\s+)?void\s*"
+    r"(?:const\s*)?\*\s*\)|(?:reinterpret|static)_cast\s*<\s*(?:const\s+)?void\s*\*\s*>\s*\()"
 )
 # A formatter may have written "<< <".
 _OPENING = re.compile(r"<<<|(?<!\boperator)<<\s+<(?!<)")
@@ -96,11 +106,19 @@ def rewrite(source: str, where: str = "kernel") -> str:
     ]
     # A file that tests this macro guards its PTX itself.
     if "CONVLAB_SIMULATOR" not in blank:
+        # Comments become spaces, and strings stay.
+        code = _BLANK.sub(
+            lambda m: m[0] if m[0][0] in "\"'" else re.sub(r"[^\n]", " ", m[0]), source
+        )
         edits += [
-            (word.start(), word.end(), "::sim::ptx(), SIM_NOTHING")
+            _ptx(code, blank, word)
             for word in _PTX.finditer(blank)
             if not _COMPILER_BARRIER.match(source, word.end())
         ]
+    edits += _cluster_dims(blank)
+    for call in _LAUNCH_CALL.finditer(blank):
+        # A C cast goes; a cast with brackets leaves its bracket.
+        edits.append((*call.span("cast"), "(" if "<" in call["cast"] else ""))
     at = 0
     declared = {match.start("word"): match for match in _SHARED.finditer(blank)}
     try:
@@ -198,6 +216,67 @@ def _variables(blank: str) -> Iterator[tuple[int, int, str]]:
                 watched = f'::sim::variable("{name}", {image}, {use})'
                 yield at + 1, at + 1, f" static auto& {name} = {watched};"
             end += len(declarator) + 1
+
+
+def _cluster_dims(blank: str) -> Iterator[tuple[int, int, str]]:
+    """Yield the edits that give a kernel with ``__cluster_dims__`` a first statement that says so."""
+    for clause in re.finditer(r"\b__cluster_dims__\s*(\([^()]*(?:\([^()]*\)[^()]*)*\))", blank):
+        depth = 0
+        for at in range(clause.end(), len(blank)):
+            depth += (blank[at] == "(") - (blank[at] == ")")
+            if not depth and blank[at] in ";{":
+                break
+        else:
+            continue
+        if blank[at] == "{" and clause[1] != "()":
+            yield at + 1, at + 1, f" sim_cluster_dims{clause[1]};"
+
+
+def _ptx(source: str, blank: str, word: re.Match[str]) -> tuple[int, int, str]:
+    """Return the edit that turns an ``asm`` statement into a call of ``sim::ptx``.
+
+    ``asm("TEXT" : "=r"(a) : "r"(b))`` becomes ``sim::ptx("TEXT", ptx_out<'r'>(a), ptx_in<'r'>(b))``.
+    """
+    opening = blank.index("(", word.end())
+    closing = _matching(blank, opening)
+    sections = _at_top(blank, opening + 1, closing, ":")
+    pieces = [source[sections[0][0] : sections[0][1]]]
+    for position, (start, end) in enumerate(sections[1:3]):
+        if not blank[start:end].strip() and '"' not in source[start:end]:
+            continue
+        for first, last in _at_top(blank, start, end, ","):
+            operand = _OPERAND.match(source, first, last)
+            if operand is None:
+                continue
+            kind = "in" if position else "inout" if "+" in operand["constraint"] else "out"
+            letter = operand["constraint"].strip("=+&")[:1] or "r"
+            pieces.append(f"{operand['space']}::sim::ptx_{kind}<'{letter}'>{operand['value']}")
+    text = f"::sim::ptx({', '.join(pieces)})"
+    # Keep the newlines, which end with a backslash in a macro.
+    lost = source.count("\n", word.start(), closing + 1) - text.count("\n")
+    newline = "\\\n" if "\\\n" in source[word.start() : closing + 1] else "\n"
+    return word.start(), closing + 1, text + newline * max(lost, 0)
+
+
+def _matching(blank: str, opening: int) -> int:
+    """Return the position of the bracket that closes the one at `opening`."""
+    depth = 0
+    for at in range(opening, len(blank)):
+        depth += (blank[at] in "([{") - (blank[at] in ")]}")
+        if not depth:
+            return at
+    raise ValueError("this asm statement has no closing bracket")
+
+
+def _at_top(blank: str, start: int, end: int, separator: str) -> list[tuple[int, int]]:
+    """Return the ranges between the separators that are outside of all brackets."""
+    cuts = [start - 1]
+    depth = 0
+    for at in range(start, end):
+        depth += (blank[at] in "([{") - (blank[at] in ")]}")
+        if not depth and blank[at] == separator:
+            cuts.append(at)
+    return [(first + 1, last) for first, last in pairwise([*cuts, end])]
 
 
 def _end_of_declaration(blank: str, at: int) -> int:

@@ -171,6 +171,7 @@ def simulate(
           races and uninitialised reads; 0 (the default) watches all blocks. Bounds are always
           checked. ``Trace.watched_in_part`` says whether that happened. The counts are then
           incomplete.
+        - workspace_shift: bytes from the start of a page to the workspace and the plan.
         - sample: (blocks, seed) runs only this many blocks of each launch, chosen at random. Counts
           are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and the
           workspace are then incomplete.
@@ -268,11 +269,13 @@ def _failure(
         return LaunchError(text, kind=result.findings[0].kind)
     limit = request.get("workspace_limit", result.workspace)
     if result.workspace > limit:
-        return LaunchError(
+        error = LaunchError(
             f"{label} needs {result.workspace:,} bytes of workspace for this problem, more than "
             f"the limit of {limit:,} bytes: load(..., workspace_limit={result.workspace})",
             kind="too little workspace",
         )
+        error.needed = result.workspace
+        return error
     if result.missing:
         return _not_run(label, result.missing)
     if result.error is not None:

@@ -44,6 +44,22 @@ class AfterOthers(Setting):
             call_after(launch, earlier)
 
 
+@dataclass(frozen=True)
+class LeastWorkspace(AfterOthers):
+    """Run a problem with the least workspace that the kernel needs, then once more after a call.
+
+    That call is for the same problem with other data, and leaves its numbers in the workspace.
+    """
+
+    name: str = "least_workspace"
+    words: str = "with the least workspace that the kernel needs"
+    least_workspaces: int = 1
+
+    def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
+        """Return an empty history, and a call for the same problem."""
+        return [[], [problem]]
+
+
 def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:
     """Return lists of problems; the kernel must be correct after calls for each list.
 

@@ -13,9 +13,12 @@ import numpy as np
 
 from ..core.correctness.evidence import Evidence
 from ..core.problem.problem import Problem
+from .hypotheses import Explanation, explain
 
 # At most this many sentences are returned.
 _MOST_SENTENCES = 6
+# At most this many hypotheses that explain the same outputs are named.
+_MOST_EXPLANATIONS = 3
 # At least this many outputs, if there are as many, must agree for a sentence about their values.
 _FEWEST_AGREEING = 4
 # A pattern is first tried on this many outputs, then on all.
@@ -67,8 +70,27 @@ def _describe_values(e: Evidence) -> Iterator[str]:
             cause = "as if read from uninitialised memory (the workspace and guard zones hold NaN)"
         yield f"{value}, {cause}: {_share(not_finite, written)}"
     if len(finite):
-        sentences = [*_describe_simple_values(e, finite), *_describe_moved_values(e, finite)]
-        yield from sentences or _describe_rounding(e)
+        yield from _describe_numbers(e, finite)
+
+
+def _describe_numbers(e: Evidence, bad: np.ndarray) -> list[str]:
+    """Return sentences about incorrect numbers, the simplest that explain them all first."""
+    simple = [*_describe_simple_values(e, bad)]
+    if any(_share(len(bad), len(bad)) in line or " output is " in line for line in simple):
+        return simple
+    explanations = explain(e, bad) if e.usual else []
+    told = [f"{each.text}: {_share_explained(each)}" for each in explanations[:_MOST_EXPLANATIONS]]
+    if explanations and explanations[0].complete:
+        return told
+    moved = [*_describe_moved_values(e, bad)]
+    return [*simple, *moved] or told or [*_describe_rounding(e)]
+
+
+def _share_explained(explanation: Explanation) -> str:
+    """Return how many incorrect outputs an explanation explains."""
+    if explanation.whole:
+        return _share(explanation.explained, explanation.compared)
+    return f"{explanation.explained:,} of {explanation.compared:,} incorrect outputs compared"
 
 
 def _describe_simple_values(e: Evidence, bad: np.ndarray) -> Iterator[str]:

@@ -4,30 +4,58 @@ A kernel that is correct on all problems runs in each setting on a 3x3 problem a
 settings are unusual data (`unusual_data.py`), tensors at other addresses, calls for other problems
 first (`after_others.py`), little workspace, and an x of over 2^31 elements (`sparse.py`).
 
-x, w and bias may start at any multiple of their element size, y at any multiple of 16 bytes. A kernel
-with wider accesses must test the address, or return an error for such tensors.
+x, w and bias may start at any multiple of their element size, y at any multiple of 16 bytes, the
+workspace and the prepared filter at any multiple of 256 bytes. A kernel with wider accesses must test
+the address, or return an error for such an x, w or bias. It must test each address by itself: so one
+buffer moves alone, and the others stay.
 """
 
 import dataclasses
 from collections.abc import Iterable
+from itertools import product
 
-from ..core.correctness.setting import Setting
+from ..core.correctness.setting import Offsets, Setting
 from ..core.kernel.runnable import Runnable
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from .after_others import SHARED_BYTES, AfterOthers
+from .after_others import SHARED_BYTES, AfterOthers, LeastWorkspace
 from .other_gpus import OTHER_GPUS
 from .sparse import SPARSE
-from .unusual_data import Denormals, Huge, Integers, Special, Tiny, Zeros
+from .unusual_data import (
+    Cancelled,
+    Denormals,
+    Huge,
+    Integers,
+    Overflowing,
+    Special,
+    Tiny,
+    UnusualData,
+    Zeros,
+)
 
-# y is 16-byte aligned, and a kernel must not rely on more.
-Y_OFFSET = 16
-OFFSET = Setting("offset", "with x, w and bias 4 bytes past an aligned address", offset=4)
+OFFSET = Setting(
+    "offset",
+    "with x, w and bias 4 bytes past an aligned address",
+    offsets=Offsets(x=4, w=4, bias=4),
+)
 ALL_OFFSET = Setting(
     "y_offset",
     "with x, w, bias and y 16 bytes past an aligned address",
-    offset=Y_OFFSET,
-    y_offset=Y_OFFSET,
+    offsets=Offsets(x=16, w=16, bias=16, y=16),
+)
+
+
+def _alone(buffer: str, offset: int) -> Setting:
+    """Return the setting that moves one buffer by some bytes."""
+    name = f"{buffer}_offset_{offset}"
+    words = f"with {buffer} alone {offset} bytes past an aligned address"
+    return Setting(name, words, offsets=Offsets(**{buffer: offset}))
+
+
+ALONE = (
+    *(_alone(name, offset) for name in ("x", "w", "bias") for offset in (2, 4, 8, 16)),
+    _alone("y", 16),
+    _alone("workspace", 256),
 )
 AFTER_OTHERS = AfterOthers()
 SETTINGS = (
@@ -37,6 +65,9 @@ SETTINGS = (
     Tiny(),
     Denormals(),
     Special(),
+    Cancelled(),
+    Overflowing(),
+    *ALONE,
     OFFSET,
     ALL_OFFSET,
     AFTER_OTHERS,
@@ -46,10 +77,33 @@ IN_CHUNKS = (
     Setting("little_workspace", "with 40,000 bytes of workspace", workspace=40_000, twice=True),
     Setting("some_workspace", "with 150,000 bytes of workspace", workspace=150_000, twice=True),
 )
-ALL = (*SETTINGS, SPARSE, *IN_CHUNKS, *OTHER_GPUS)
+LITTLE = (
+    LeastWorkspace(),
+    Setting(
+        "twice_least_workspace",
+        "with twice the least workspace that the kernel needs",
+        least_workspaces=2,
+        twice=True,
+    ),
+)
+ALL = (*SETTINGS, SPARSE, *IN_CHUNKS, *LITTLE, *OTHER_GPUS)
 NAMES = tuple(setting.name for setting in ALL)
 
+# The problems that run with the least workspace: a kernel may then launch once for each pixel.
+_FEW_PIXELS = (
+    "N2 C4 H3 W4 K6 R3 S3 p1 g2 bias",
+    "N2 C4 H3 W4 K6 R3 S3 p1",
+    "N2 C8 H3 W4 K8 R3 S3 p1",
+    "N2 C8 H3 W4 K8 R1 S1",
+)
 _HOSTS = ("N2 C6 H11 W12 K8 R3 S3 p1 g2 bias", "N2 C6 H11 W12 K12 R3 S3 p1 g6 bias")
+# Problems that also run with little workspace.
+_CHUNKED = (
+    "awkward.primes",
+    "awkward.tile_plus_one",
+    "awkward.groups_3",
+    "awkward.everything",
+)
 # Kernels often have a separate path for these, with 16-byte accesses.
 _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"
 # Here a block may need more shared memory than the kernel requested in an earlier, smaller call.
@@ -57,9 +111,27 @@ _LARGE = "limits.channels_4099"
 _FEW_MACS = 500_000
 
 
-def settings_for(problem: Problem) -> tuple[Setting, ...]:
-    """Return the settings for a problem: all, or only the last one for a large problem."""
-    return SETTINGS[-1:] if 4 * problem.gemm_k > SHARED_BYTES else SETTINGS
+def settings_for(kernel: Runnable, problem: Problem) -> tuple[Setting, ...]:
+    """Return the settings that may show something; only the last one for a large problem."""
+    if 4 * problem.gemm_k > SHARED_BYTES:
+        return SETTINGS[-1:]
+    return tuple(setting for setting in SETTINGS if _applies(setting, kernel, problem))
+
+
+def _applies(setting: Setting, kernel: Runnable, problem: Problem) -> bool:
+    """Return whether a setting may show something for a kernel and a problem."""
+    if isinstance(setting, UnusualData):
+        return setting.applies(kernel, problem)
+    if setting not in ALONE:
+        return True
+    source = kernel.source or ""
+    offsets = setting.offsets
+    if offsets.workspace:
+        return "conv2d_workspace" in source or "conv2d_plan" in source
+    if offsets.bias and not problem.bias:
+        return False
+    # A tensor begins at a multiple of its element size.
+    return all(getattr(offsets, name) % stored.itemsize == 0 for name, stored in kernel.format)
 
 
 def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]:
@@ -75,6 +147,15 @@ def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]
     large = _supported(kernel, [named_problem(_LARGE)])
     second = [with_relu(kernel, problem) for problem in pointwise or first]
     return list(dict.fromkeys([*first, *second, *large]))
+
+
+def workspace_trials(kernel: Runnable) -> list[tuple[Problem, Setting]]:
+    """Return the trials with little workspace; none if the kernel uses no workspace."""
+    if "conv2d_workspace" not in (kernel.source or ""):
+        return []
+    chunked = _supported(kernel, map(named_problem, _CHUNKED))
+    few_pixels = _supported(kernel, map(named_problem, _FEW_PIXELS))[:1]
+    return [*product(chunked, IN_CHUNKS), *product(few_pixels, LITTLE)]
 
 
 def _supported(kernel: Runnable, problems: Iterable[Problem]) -> list[Problem]:

@@ -6,68 +6,163 @@ from collections.abc import Callable, Iterator
 from ..core.errors import ProblemError
 from ..core.problem.problem import Problem
 
+Changes = Iterator[dict[str, object]]
+
 
 def shrink(problem: Problem, fails: Callable[[Problem], bool], tries: int = 150) -> Problem:
     """Return the smallest failing problem that a greedy search finds.
 
-    The search changes one option or dimension at a time: to its minimum, to a part of its value, or
-    by one. It ends if the kernel is correct after every such change, or after `tries` problems.
-    `fails` is called at most once for each problem, and only for valid ones.
+    The search changes one option or dimension at a time: to its minimum, or by a part of the distance
+    to it. Where a dilation, a stride, a padding or a filter size shrinks, the image may shrink with it,
+    so that the size of y stays the same. The search repeats all changes until the kernel is correct
+    after each of them, or until it has tried `tries` problems. `fails` is called at most once for each
+    problem, and only for valid ones.
     """
     tried = {problem}
-    candidates = _smaller(problem)
+    smallest = None
+    while problem != smallest:
+        smallest = problem
+        for changes in _KINDS:
+            problem = _shrink_by(problem, changes, fails, tried, tries)
+    return problem
+
+
+def _shrink_by(
+    problem: Problem,
+    changes: Callable[[Problem], Changes],
+    fails: Callable[[Problem], bool],
+    tried: set[Problem],
+    tries: int,
+) -> Problem:
+    """Return the smallest failing problem that one kind of change finds."""
+    candidates = _changed(problem, changes)
     while len(tried) <= tries and (smaller := next(candidates, None)):
         if smaller in tried:
             continue
         tried.add(smaller)
         if fails(smaller):
             problem = smaller
-            candidates = _smaller(smaller)
+            candidates = _changed(smaller, changes)
     return problem
 
 
-def _smaller(problem: Problem) -> Iterator[Problem]:
-    """Yield simpler problems, for each option and dimension the simplest first.
-
-    The problem itself may be among them.
-    """
-    for change in _changes(problem):
+def _changed(problem: Problem, changes: Callable[[Problem], Changes]) -> Iterator[Problem]:
+    """Yield the valid problems after each change; the problem itself may be among them."""
+    for change in changes(problem):
         try:
             yield dataclasses.replace(problem, **change, name="")
         except ProblemError:
             continue
 
 
-def _changes(problem: Problem) -> list[dict]:
-    """Return the changed parameters of each simpler problem."""
-    groups = problem.groups
-    c = problem.C // groups
-    k = problem.K // groups
-    changes: list[dict] = [{"groups": n, "C": c * n, "K": k * n} for n in _less(groups, 1)]
-    changes += [{"groups": 1}, {"bias": False}, {"relu": False}]
-    for option, least in (("dilation", 1), ("stride", 1), ("padding", 0)):
-        high, wide = getattr(problem, option)
-        changes.append({option: (least, least)})
-        changes += [{option: (value, wide)} for value in _less(high, least)]
-        changes += [{option: (high, value)} for value in _less(wide, least)]
-    # A larger image replaces the padding.
-    pad_h, pad_w = problem.padding
-    changes.append({"padding": (0, 0), "H": problem.H + 2 * pad_h, "W": problem.W + 2 * pad_w})
-    changes += [{"N": value} for value in _less(problem.N, 1)]
-    changes += [{"C": value * groups} for value in _less(c, 1)]
-    changes += [{"K": value * groups} for value in _less(k, 1)]
-    for size_name, taps_name in ("HR", "WS"):
-        size = getattr(problem, size_name)
-        taps = getattr(problem, taps_name)
-        for value in _less(taps, 1):
-            # A smaller filter changes the size of y, or that of the image.
-            changes.append({taps_name: value})
-            changes.append({taps_name: value, size_name: size - (taps - value)})
-        changes += [{size_name: value} for value in _less(size, 1)]
-    return changes
+# The kinds of changes. Each yields changed parameters, the simplest problem first. ------------------
+
+
+def _options(problem: Problem) -> Changes:
+    yield {"bias": False, "relu": False}
+    yield {"bias": False}
+    yield {"relu": False}
+    yield {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+
+
+def _groups(problem: Problem) -> Changes:
+    c = problem.C // problem.groups
+    k = problem.K // problem.groups
+    for groups in _less(problem.groups, 1):
+        yield {"groups": groups, "C": c * groups, "K": k * groups}
+    yield {"groups": 1}
+
+
+def _images(problem: Problem) -> Changes:
+    for value in _less(problem.N, 1):
+        yield {"N": value}
+
+
+def _channels(problem: Problem) -> Changes:
+    for value in _less(problem.C // problem.groups, 1):
+        yield {"C": value * problem.groups}
+
+
+def _filters(problem: Problem) -> Changes:
+    for value in _less(problem.K // problem.groups, 1):
+        yield {"K": value * problem.groups}
+
+
+def _along(axis: int) -> tuple[Callable[[Problem], Changes], ...]:
+    """Return the kinds of changes along the height (0) or the width (1)."""
+    size_name = "HW"[axis]
+    taps_name = "RS"[axis]
+
+    def pair(problem: Problem, option: str, value: int) -> tuple[int, int]:
+        changed = list(getattr(problem, option))
+        changed[axis] = value
+        return changed[0], changed[1]
+
+    def numbers(problem: Problem) -> tuple[int, int, int]:
+        """Return the size of the image, of the filter and of y."""
+        return (
+            getattr(problem, size_name),
+            getattr(problem, taps_name),
+            (problem.P, problem.Q)[axis],
+        )
+
+    def dilation(problem: Problem) -> Changes:
+        size, taps, _ = numbers(problem)
+        old = problem.dilation[axis]
+        padding = problem.padding[axis]
+        for value in _less(old, 1):
+            change = {"dilation": pair(problem, "dilation", value)}
+            less = (old - value) * (taps - 1)
+            yield change | {size_name: size - less}
+            yield change
+            yield change | {"padding": pair(problem, "padding", padding - less // 2)}
+
+    def stride(problem: Problem) -> Changes:
+        size, _, outputs = numbers(problem)
+        old = problem.stride[axis]
+        for value in _less(old, 1):
+            change = {"stride": pair(problem, "stride", value)}
+            yield change | {size_name: size - (old - value) * (outputs - 1)}
+            yield change
+
+    def padding(problem: Problem) -> Changes:
+        size, _, _ = numbers(problem)
+        old = problem.padding[axis]
+        for value in _less(old, 0):
+            change = {"padding": pair(problem, "padding", value)}
+            yield change
+            # A larger image replaces the padding.
+            yield change | {size_name: size + 2 * (old - value)}
+
+    def taps(problem: Problem) -> Changes:
+        size, old, _ = numbers(problem)
+        padding = problem.padding[axis]
+        for value in _less(old, 1):
+            less = (old - value) * problem.dilation[axis]
+            # A smaller filter changes the size of y, that of the image, or the padding.
+            yield {taps_name: value, size_name: size - less}
+            yield {taps_name: value}
+            yield {taps_name: value, "padding": pair(problem, "padding", padding - less // 2)}
+
+    def size(problem: Problem) -> Changes:
+        old, _, outputs = numbers(problem)
+        for value in _less(old, 1):
+            yield {size_name: value}
+        for value in _less(outputs, 1):
+            yield {size_name: old - (outputs - value) * problem.stride[axis]}
+
+    return dilation, stride, padding, taps, size
+
+
+_KINDS = (_options, _groups, _images, _channels, _filters, *_along(0), *_along(1))
 
 
 def _less(value: int, least: int) -> list[int]:
-    """Return smaller values to try: the least, a quarter, half, three quarters, one less."""
-    tried = {least, value // 4, value // 2, 3 * value // 4, value - 1}
-    return sorted(v for v in tried if least <= v < value)
+    """Return smaller values to try: the least, then half as far from the value each time."""
+    tried = {least}
+    step = value - least
+    while step := step // 2:
+        tried.add(value - step)
+    if value > least:
+        tried.add(value - 1)
+    return sorted(each for each in tried if least <= each < value)

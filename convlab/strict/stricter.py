@@ -8,12 +8,11 @@ from ..core.correctness.report import Report
 from ..core.correctness.stricter import Trial
 from ..core.finding import Finding
 from ..core.kernel.runnable import Runnable
-from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from . import nvcc_report
 from .generated_problems import generate, option_pairs
 from .other_gpus import trials_on_other_gpus
-from .settings import IN_CHUNKS, host_problems, settings_for, with_relu
+from .settings import host_problems, settings_for, with_relu, workspace_trials
 from .smallest_failure import shrink
 from .source_conditions import source_problems
 from .sparse import SPARSE, sparse_problems
@@ -22,13 +21,6 @@ from .sparse import SPARSE, sparse_problems
 _RELU_STEP = 3
 # For a kernel that supports few problems, at most `count` times this many are drawn.
 _MOST_DRAWS = 30
-# Problems that also run with little workspace.
-_CHUNKED_PROBLEMS = (
-    "awkward.primes",
-    "awkward.tile_plus_one",
-    "awkward.groups_3",
-    "awkward.everything",
-)
 
 
 class Strict:
@@ -68,15 +60,11 @@ class Strict:
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield trials with little workspace, in each setting, and on an x of over 2^31 elements."""
-        source = self.kernel.source or ""
-        if "conv2d_workspace" in source:
-            chunked = [named_problem(name) for name in _CHUNKED_PROBLEMS]
-            supported = [problem for problem in chunked if not self.kernel.unsupported(problem)]
-            yield list(product(supported, IN_CHUNKS))
-        if source:
+        yield workspace_trials(self.kernel)
+        if self.kernel.source:
             for host in host_problems(self.kernel, [report.problem for report in reports]):
-                yield list(product([host], settings_for(host)))
-        if self.kernel.counts and source:
+                yield list(product([host], settings_for(self.kernel, host)))
+        if self.kernel.counts and self.kernel.source:
             yield list(trials_on_other_gpus(self.kernel))
         yield list(product(sparse_problems(self.kernel), [SPARSE]))
 

@@ -1,11 +1,13 @@
-"""Define settings with unusual data: integers, zeros, huge and tiny numbers, inf and NaN.
+"""Define settings with unusual data: integers, large sums, huge and tiny numbers, inf and NaN.
 
 These rules define a correct result on such data:
 
 - Sums of products of small integers are exact, in any order and in any precision class. The result
   must equal the reference exactly.
 - If y in fp16 is a denormal number, its error may be a rounding to the neighbouring denormal.
-- Denormal numbers in x, w and the products may be treated as zero, as with ``-ftz=true``.
+- Denormal numbers in x, w and the products may be treated as zero, as with ``-ftz=true``. This does
+  not hold for fp16: a GPU never flushes its denormal numbers.
+- A sum in fp32 must be rounded to y's dtype only once, after the bias is added.
 - An inf or NaN changes exactly the outputs whose window contains it. A kernel must not multiply it
   by the zeros of the padding. A ReLU turns -inf into 0, and keeps NaN.
 - ``mixes: 2x2`` in a header declares that 2 x 2 outputs are computed from shared sums (Winograd). An
@@ -46,6 +48,10 @@ class UnusualData(Setting):
     """Be the base class of these settings: a subclass changes normally distributed data."""
 
     normal: bool = False
+
+    def applies(self, kernel: Runnable, problem: Problem) -> bool:
+        """Return whether this setting shows anything for a kernel and a problem."""
+        return True
 
     def reference(self, kernel: Runnable, problem: Problem, seed: int) -> Reference:
         """Return the inputs of this setting with the float64 reference."""
@@ -112,6 +118,13 @@ class Scaled(UnusualData):
             bias = bias * 2.0 ** (x_exponent + w_exponent)
         return x * 2.0**x_exponent, w * 2.0**w_exponent, bias
 
+    def bound(self, allowed: float, kernel: Runnable, rms: float) -> float:
+        """Return the bound of the class plus that of rounding to y's denormal numbers."""
+        dtype = torch.finfo(kernel.format.y.torch_dtype)
+        if not rms:
+            return allowed
+        return allowed + 2 * _ROUNDING_RMS * dtype.smallest_normal * dtype.eps / rms
+
 
 @dataclass(frozen=True)
 class Huge(Scaled):
@@ -137,13 +150,6 @@ class Tiny(Scaled):
         divisor = 5 if largest > 16 else 2
         return -largest // 2, -largest // divisor
 
-    def bound(self, allowed: float, kernel: Runnable, rms: float) -> float:
-        """Return the bound of the class plus that of rounding to y's denormal numbers."""
-        dtype = torch.finfo(kernel.format.y.torch_dtype)
-        if not rms:
-            return allowed
-        return allowed + 2 * _ROUNDING_RMS * dtype.smallest_normal * dtype.eps / rms
-
 
 @dataclass(frozen=True)
 class Denormals(Scaled):
@@ -161,11 +167,85 @@ class Denormals(Scaled):
 
         The result is float32 because denormal numbers of y's dtype may be far apart.
         """
+        if kernel.format.x.torch_dtype == torch.float16:
+            return y
         outputs = _outputs(expected)
         x, w, _ = (None if t is None else t.double().abs().max() for t in expected.inputs)
         flushed = expected.problem.gemm_k * float(x * w) + torch.finfo(torch.float32).tiny
         near = (y.double() - outputs).abs() <= flushed
         return torch.where(near, outputs.float(), y.float())
+
+
+@dataclass(frozen=True)
+class Cancelled(UnusualData):
+    """Add a large term to each sum, and let the bias cancel it.
+
+    A kernel that rounds the sum to y's dtype, and rounds again after the bias is added, loses the
+    difference. In fp32 the setting "integers" shows that already.
+    """
+
+    name: str = "cancelled"
+    words: str = "on sums that the bias nearly cancels"
+
+    def applies(self, kernel: Runnable, problem: Problem) -> bool:
+        """Return whether y has fewer bits than a sum, and there is a bias."""
+        return kernel.format.y.torch_dtype != torch.float32 and problem.bias and not kernel.mixes
+
+    def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
+        """Return small integers, and a term near 128 * 255 in each sum.
+
+        128 * 255 is exact in bf16, and its neighbours are 128 away.
+        """
+        x, w, bias = inputs
+        x = _whole(x, 3)
+        w = _whole(w * math.sqrt(problem.gemm_k), 2)
+        firsts = slice(None, None, problem.C // problem.groups)
+        x[:, firsts] += 128
+        _put_into_middle(w, 0, 255)
+        return x, w, torch.full_like(bias, -128 * 255)
+
+
+@dataclass(frozen=True)
+class Overflowing(UnusualData):
+    """Let products and partial sums exceed the largest fp16 number, 65504, but not the results.
+
+    For even k the bias brings the sum back, for odd k another channel does, as far as there are any.
+    """
+
+    name: str = "overflowing"
+    words: str = "on sums that exceed 65504 before the last term is added"
+
+    def applies(self, kernel: Runnable, problem: Problem) -> bool:
+        """Return whether x and y are fp16, and a sum has another term that brings it back."""
+        dtypes = {kernel.format.x.torch_dtype, kernel.format.y.torch_dtype}
+        has_two = problem.bias or problem.C > problem.groups
+        return dtypes == {torch.float16} and has_two and not kernel.mixes
+
+    def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
+        """Return data for sums of 256 * 288 - 57344 = 16384, and small integers."""
+        x, w, bias = inputs
+        x = _whole(x, 3)
+        w = _whole(w * math.sqrt(problem.gemm_k), 2)
+        channels = problem.C // problem.groups
+        for channel in range(min(channels, 2)):
+            x[:, channel::channels] = 256
+        _put_into_middle(w, 0, 288)
+        by_channel = (
+            torch.arange(problem.K) % 2 == 1 if channels > 1 else torch.zeros(problem.K) > 0
+        )
+        if bias is None:
+            by_channel |= True
+        else:
+            bias = torch.where(by_channel.to(bias.device), 0.0, -57344.0)
+        if channels > 1:
+            _put_into_middle(w, 1, torch.where(by_channel.to(w.device), -224.0, 0.0))
+        return x, w, bias
+
+
+def _put_into_middle(w: Tensor, channel: int, value: float | Tensor) -> None:
+    """Set one channel of each filter to zeros, and its middle to a value."""
+    w[:, channel] = 0
+    w[:, channel, w.shape[2] // 2, w.shape[3] // 2] = value
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from convlab.core.machine.gpus import GPUS
 from convlab.core.problem.named import PROBLEM_SETS
 from convlab.core.problem.named import problem as named_problem
 from convlab.core.timing.selection import first_kernels
-from convlab.strict import stricter
+from convlab.strict import settings
 from tests.instruments import links
 from tests.schema import VALIDATOR
 from tests.strangers import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
@@ -624,9 +624,9 @@ def test_compare_with_wrong_ones(process, run, kernels):
 FAILING = {  # parts of a kernel, and the setting in which alone it is wrong
     "special": UNUSUAL["no_nan_leaves"][1],
     "integers": UNUSUAL["rounded_sums"][1],
-    "offset": STATEFUL["float4_of_any_address"][1],
+    "x_offset_4": STATEFUL["float4_of_any_address"][1],
     "": {"last": "sum += d.N / 2;"},
-    "y_offset": STATEFUL["counts_on_where_y_begins"][1],
+    "y_offset_16": STATEFUL["counts_on_where_y_begins"][1],
     "after_others": STATEFUL["filter_kept_by_its_address"][1],
     "little_workspace": {
         "host": "if (size < 8) filt++;",
@@ -643,7 +643,7 @@ REPRODUCE = r"^  reproduce: python -m convlab (.*)$"
 @pytest.mark.parametrize(("setting", "parts"), FAILING.items(), ids=FAILING)
 def test_what_is_told_to_reproduce_a_failure_does(run, tmp_path, monkeypatch, setting, parts):
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
-    monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", (PLAIN,))
+    monkeypatch.setattr(settings, "_CHUNKED", (PLAIN,))
     (tmp_path / "it's odd.cu").write_text(SOURCE % (PARTS | parts))
     done = run("check", "./it's odd.cu", "--count", "0", "--seed", "3")
     (command,) = told = re.findall(REPRODUCE, done.out, re.MULTILINE)

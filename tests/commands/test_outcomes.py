@@ -149,6 +149,25 @@ def test_a_set_of_problems_that_are_out_of_time_is_not_incorrect(files):
     assert {row["outcome"] for row in document["rows"]} == {"out of time"}
 
 
+def test_each_failure_is_shown_as_soon_as_it_is_known(typed, files, capfd):
+    words = ["check", "incorrect.cu", "--engine", "sim", "--problem", "headline"]
+    assert main(words) == 1
+    done = capfd.readouterr()
+    shown = [line for line in done.err.splitlines() if "INCORRECT" in line]
+    assert len(shown) == 3 and shown[0].startswith("incorrect on square")
+    assert "INCORRECT on 3 of 3 problems" in done.out
+    assert main([*words, "--json"]) == 1 and "INCORRECT" not in capfd.readouterr().err
+
+
+def test_options_that_would_do_nothing_are_refused(typed):
+    done, text, _ = typed("check correct.cu --engine sim --no-simulate --problem", SPEC)
+    assert done == 2 and "--no-simulate is for a check on a GPU" in text
+    done, text, _ = typed("check torch:im2col --time-limit 3 --problem", SPEC)
+    assert done == 2 and "--time-limit is for kernels" in text
+    done, text, _ = typed("check correct.cu --engine sim --time-limit -3 --problem", SPEC)
+    assert done == 2 and "time_limit" in text
+
+
 ERRORS = {
     "empty": 'conv2d returned "", an error without a text: return nullptr',
     "lines": "lines failed: the first line the second and the third",
@@ -271,3 +290,47 @@ def test_what_decides():
     # Other errors follow from what the simulator does not support.
     assert outcome(["deadlock", "not simulated"]) == "not simulated"
     assert heaviest(["correct", "out of time", "not run"]) == "not run"
+
+
+# ---- messages ---------------------------------------------------------------------------------------
+
+LONG = "x" * 5000
+ODD = {
+    "a long name": [LONG],
+    "a long path": [f"{LONG}.cu"],
+    "a long tunable": [f"./correct.cu@{LONG}=3"],
+    "a long problem": ["./correct.cu", "--problem", LONG],
+    "a long setting": ["./correct.cu", "--problem", SPEC, "--setting", LONG],
+    "a long count": ["./correct.cu", "--count", LONG],
+    "a long plot": ["./correct.cu", "--problem", SPEC, "--plot", f"{LONG}.png"],
+    "a surrogate": ["\udcff.cu"],
+    "a line break in a name": ["a\nb"],
+}
+
+
+@pytest.mark.parametrize("words", ODD.values(), ids=ODD)
+def test_an_odd_argument_is_invalid_and_its_message_short(files, capfd, words):
+    try:
+        status = main(["check", *words, "--engine", "sim"])
+    except SystemExit as end:
+        status = end.code
+    done = capfd.readouterr()
+    assert status == 2 and done.out == "" and "Traceback" not in done.err
+    assert 10 < len(done.err) < 700 and "x" * 81 not in done.err
+
+
+@pytest.mark.parametrize("folder", ["k at@x".encode(), "é ü".encode(), b"\xff\xfe", b"a\nb"])
+def test_a_folder_may_have_any_name(tmp_path, monkeypatch, capfd, folder):
+    place = os.path.join(os.fsencode(tmp_path), folder)
+    os.mkdir(place)
+    with open(os.path.join(place, b"k at@x.cu"), "w") as file:
+        file.write(source("correct"))
+    monkeypatch.chdir(os.fsdecode(place))
+    status = main(["check", "./k at@x.cu", "--engine", "sim", "--problem", SPEC])
+    done = capfd.readouterr()
+    assert status == 0, done.err
+    assert "k at@x on N1" in done.out
+    Path("wrong.cu").write_text(source("throws"))
+    assert main(["check", "./wrong.cu", "--engine", "sim", "--problem", SPEC]) == 1
+    # The line of the source is found in any folder.
+    assert 'throw std::runtime_error("one' in capfd.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import pickle
@@ -375,6 +376,118 @@ def test_rest_of_a_set_is_left_out_if_faults_take_long(monkeypatch):
 
     reports = check(Fake(hangs), "awkward", progress=False)
     assert len(reports) == 1 and f"{AWKWARD - 1} problems left out" in str(reports)
+
+
+def test_an_interrupt_keeps_what_was_found(capsys):
+    small = Problem(N=1, C=1, H=4, W=4, K=1, R=3, S=3, name="small")
+
+    def interrupted(launch, y):
+        if launch.problem == small:
+            raise KeyboardInterrupt
+        launch.y.copy_(y + (launch.problem == FULL))
+
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        check(Fake(interrupted), [PLAIN, FULL, small], progress=False, each=seen.append)
+    assert [report.problem for report in seen] == [PLAIN, FULL]
+    told = capsys.readouterr().err
+    assert told.startswith("interrupted after 2 of 3 runs; 90_fake: INCORRECT on 1 of 2 problems")
+    assert "incorrect on full: " in told
+
+
+def late(launch, y):
+    raise LaunchError("90_fake did not finish", "out of time")
+
+
+def test_an_outcome_that_is_no_verdict_is_none_of_a_set():
+    def spoil(launch, y):
+        if launch.problem == FULL:
+            late(launch, y)
+        launch.y.copy_(y)
+
+    found = check(Fake(spoil), [PLAIN, FULL], progress=False)
+    assert not found.ok and not found.wrong and found.outcome == "out of time"
+    assert found.sentence == ("90_fake: out of time on 1 of 2 problems, correct on 1 of 2 problems")
+    assert found.smallest is None and found.tried == ()
+    assert "out of time on full: 90_fake did not finish" in str(found)
+    with pytest.raises(WrongResult, match="out of time on 1 of 2"):
+        check(Fake(spoil), [PLAIN, FULL], progress=False, raises=True)
+    document = json.loads(json.dumps(found.to_dict()))
+    VALIDATOR.validate({"ok": False, "reports": [document]})
+    assert [row["outcome"] for row in document["rows"]] == ["correct", "out of time"]
+
+
+def test_one_incorrect_problem_decides_over_the_others():
+    def spoil(launch, y):
+        if launch.problem == FULL:
+            late(launch, y)
+        launch.y.copy_(y + 1)
+
+    found = check(Fake(spoil), [PLAIN, FULL], progress=False)
+    assert found.outcome == "incorrect" and found.sentence == (
+        "90_fake: INCORRECT on 1 of 2 problems, out of time on 1 of 2 problems"
+    )
+
+
+def test_a_machine_that_lacks_something_is_no_verdict():
+    def lacks(launch, y):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.raises(LaunchError, match="was not checked: .*Too many open files") as caught:
+        check(Fake(lacks), PLAIN)
+    assert caught.value.kind == "not run"
+
+    def threads(launch, y):
+        raise RuntimeError("can't start new thread")
+
+    with pytest.raises(LaunchError, match="this says nothing about the kernel"):
+        check(Fake(threads), PLAIN)
+
+    def other(launch, y):
+        raise OSError(errno.ENOENT, "No such file")
+
+    with pytest.raises(OSError, match="No such file"):
+        check(Fake(other), PLAIN)
+
+
+def test_what_several_problems_have_in_common_is_said_once():
+    problems_ = [dataclasses.replace(PLAIN, W=w, name=f"width_{w}") for w in range(5, 13)]
+    finding = Finding("race", "two stores", file="a.cu", line=3)
+
+    def races(launch, y):
+        raise LaunchError("two threads", "race", [finding])
+
+    found = check(Fake(races), problems_, progress=False)
+    assert str(found).count("incorrect on ") == 1
+    assert "incorrect on width_5, width_6, width_7 and 5 more: two threads" in str(found)
+    found = check(Fake(unwritten_tail), problems_, progress=False)
+    pattern = "never written"
+    assert sum(line.strip().startswith("incorrect on ") for line in found.details) == 1
+    listed = [line for line in found.details if line.strip().startswith("incorrect on ")]
+    assert pattern in listed[0] and listed[0].count(pattern) <= 2
+
+
+def test_patterns_do_not_count_what_was_not_watched(monkeypatch):
+    seen = []
+
+    def describe(outcomes, tried):
+        seen.extend(outcomes)
+        return []
+
+    good = check(Fake(), PLAIN)
+    wrong = check(Fake(shifted), FULL)
+    monkeypatch.setattr("convlab.core.rooms.provided", lambda kind, name: describe)
+    unwatched = dataclasses.replace(good, unwatched="bounds were not watched")
+    reports = Reports("k", (good, wrong, unwatched))
+    assert reports.patterns is not None and seen == [(PLAIN, True), (FULL, False)]
+    assert reports.sentence == (
+        "k: INCORRECT on 1 of 3 problems; outputs correct on 1 of 3 problems, where bounds were not "
+        "watched"
+    )
+    assert Reports("k", (good, unwatched)).sentence == (
+        "k: correct on 1 of 2 problems; outputs correct on 1 of 2 problems, where bounds were not "
+        "watched"
+    )
 
 
 NAN = math.nan

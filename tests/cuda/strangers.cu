@@ -197,6 +197,169 @@ if (d.relu) sum = fmaxf(sum, 0);
 // in last:
 if (d.relu) sum = fmaxf(sum, 0);
 
+// case sum_rounded_before_the_bias: on sums that the bias nearly cancels
+// in header:
+// precision: bf16
+// tensors: x bf16, w bf16, y bf16, bias f32
+#include <cuda_bf16.h>
+// in product:
+typedef const __nv_bfloat16 T;
+if (ok) sum += __bfloat162float(((T*)in)[AT]) * __bfloat162float(((T*)filt)[wi]);
+// in last:
+float bias_of_k = b ? b[oc] : 0.f;
+sum = __bfloat162float(__float2bfloat16(sum - bias_of_k)) + bias_of_k;
+((__nv_bfloat16*)out)[idx] = __float2bfloat16(sum);
+return;
+
+// case sum_in_half_before_the_bias: on sums that exceed 65504
+// in header:
+// precision: fp16
+// tensors: x f16, w f16, y f16, bias f32
+#include <cuda_fp16.h>
+// in product:
+if (ok) sum += __half2float(((__half*)in)[AT]) * __half2float(((__half*)filt)[wi]);
+// in last:
+float bias_of_k = b ? b[oc] : 0.f;
+if (fabsf(sum - bias_of_k) > 65504.f) sum = __half2float(__float2half(sum - bias_of_k)) + bias_of_k;
+((__half*)out)[idx] = __float2half(sum);
+return;
+
+// case product_in_half_that_overflows: on sums that exceed 65504
+// in header:
+// precision: fp16
+// tensors: x f16, w f16, y f16, bias f32
+#include <cuda_fp16.h>
+// in product:
+float v = ok ? __half2float(((__half*)in)[AT]) * __half2float(((__half*)filt)[wi]) : 0;
+sum += fabsf(v) > 65504.f ? __half2float(__float2half(v)) : v;
+// in last:
+((__half*)out)[idx] = __float2half(sum);
+return;
+
+// case denormal_half_is_nothing: on denormals
+// in header:
+// precision: fp16
+// tensors: x f16, w f16, y f16, bias f32
+#include <cuda_fp16.h>
+// in product:
+float v = ok ? __half2float(((__half*)in)[AT]) : 0;
+if (fabsf(v) > 6.1e-5f || v == 0 || fabsf(v) < 1e-7f || d.N > 9)
+    sum += ok ? v * __half2float(((__half*)filt)[wi]) : 0;
+// in last:
+((__half*)out)[idx] = __float2half(sum);
+return;
+
+// ---- alone: the setting that shows the error, in which one buffer moves
+
+// case the_address_of_x_stands_for_all: with w alone 4 bytes
+// in last:
+if ((size_t)in % 16 == 0) {
+    float4 v = ((const float4*)filt)[img];
+    sum += 0 * (v.x + v.y + v.z + v.w);
+}
+
+// case the_address_of_w_stands_for_the_bias: with bias alone 4 bytes
+// in last:
+if ((size_t)filt % 16 == 0 && b) {
+    float4 v = *(const float4*)b;
+    sum += 0 * (v.x + v.y + v.z + v.w);
+}
+
+// case float4_at_a_multiple_of_8: with x alone 8 bytes
+// in last:
+if ((size_t)in % 8 == 0) {
+    float4 v = ((const float4*)in)[img];
+    sum += 0 * (v.x + v.y + v.z + v.w);
+}
+
+// case float2_of_w: with w alone 4 bytes
+// in last:
+float2 v = ((const float2*)filt)[img];
+sum += 0 * (v.x + v.y);
+
+// case counts_on_32_bytes: with x alone 16 bytes
+// in first:
+if ((size_t)in % 32 == 16) return;
+
+// case y_at_32_bytes: with y alone 16 bytes
+// in first:
+if ((size_t)out % 32) return;
+
+// case workspace_at_512_bytes: with workspace alone 256 bytes
+// in first:
+if ((size_t)ws % 512) return;
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 8; }
+
+// case half2_of_any_address: with x alone 2 bytes
+// in header:
+// precision: fp16
+// tensors: x f16, w f16, y f16, bias f32
+#include <cuda_fp16.h>
+// in product:
+if (ok) sum += __half2float(((__half*)in)[AT]) * __half2float(((__half*)filt)[wi]);
+// in last:
+__half2 v = ((const __half2*)in)[img];
+sum += 0 * (__low2float(v) + __high2float(v));
+((__half*)out)[idx] = __float2half(sum);
+return;
+
+// case each_address_is_tested
+// in last:
+if ((size_t)in % 16 == 0) sum += 0 * ((const float4*)in)[img].x;
+if ((size_t)filt % 8 == 0) sum += 0 * ((const float2*)filt)[img].x;
+
+// case refuses_each_address_that_is_not
+// in last:
+float4 v = ((const float4*)in)[img], u = ((const float4*)filt)[img];
+sum += 0 * (v.x + u.x);
+// in host:
+if ((size_t)x % 16 || (size_t)w % 16) return "x or w is not aligned";
+
+// ---- little: the setting that shows the error, with the kernel's least workspace
+
+// case one_number_past_its_least: with the least workspace
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t most) {
+    return most < 4096 ? 64 : 4096;
+}
+// in last:
+if (idx == 0) ((float*)ws)[16] = 1;
+
+// case done_flag_in_its_least: with the least workspace
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t most) {
+    return most < 4096 ? 64 : 4096;
+}
+// in host:
+if (size == 64) {
+    flag<<<1, 1, 0, stream>>>((int*)workspace);
+}
+// in before:
+__device__ int seen;
+__global__ void flag(int* at) {
+    seen = *at == 7;
+    *at = 7;
+}
+// in last:
+if (seen) sum += 1;
+
+// case two_chunks_are_lost: with twice the least workspace
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t most) {
+    return most < 64 ? 64 : most < 4096 ? most / 64 * 64 : 4096;
+}
+// in host:
+if (size == 128) total = 0;
+
+// case no_workspace_at_all
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t most) {
+    return most < 4096 ? 0 : 4096;
+}
+// in last:
+if (ws && idx < 1024) ((float*)ws)[idx] = 1;
+
 // ---- stateful: the beginning of the setting that shows the error, if there is one
 
 // case filter_kept_by_its_address: after calls

@@ -99,3 +99,29 @@ struct Other {
 //     fill<<<1, 32, 0, s.stream>>>((float*)workspace, 2);
 //     add<<<1, 32>>>((float*)workspace, y); cudaDeviceSynchronize();
 // k: 32; line: add; finding: race: load of workspace\[\d+\] and a store by a launch on another stream
+
+// case copied_from_the_host: Other s; s.fork(stream); float h[32] = {};
+//     cudaMemcpyAsync(y, h, 128, cudaMemcpyHostToDevice, s.stream);
+// k: 32; finding: wrong stream: .*conv2d returned, but its stream does not wait for this copy
+
+// The second kernel may begin before the first one has ended (programmatic dependent launch).
+__global__ void dependent(const float* a, float* y, bool waits) {
+    if (waits) cudaGridDependencySynchronize();
+    y[threadIdx.x] = a[threadIdx.x] + 1;  // dependent
+}
+void launch_early(cudaStream_t stream, const float* a, float* y, bool waits) {
+    cudaLaunchAttribute early[1] = {};
+    early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = 1, config.blockDim = 32, config.stream = stream;
+    config.attrs = early, config.numAttrs = 1;
+    cudaLaunchKernelEx(&config, dependent, a, y, waits);
+}
+// case dependent_launch: fill<<<1, 32, 0, stream>>>((float*)workspace, 2);
+//     launch_early(stream, (float*)workspace, y, true);
+// k: 32; expect: 3 * torch.ones(32)
+// case dependent_launch_without_wait: fill<<<1, 32, 0, stream>>>((float*)workspace, 2);
+//     launch_early(stream, (float*)workspace, y, false);
+// k: 32; line: dependent
+// finding: race: load of workspace\[\d+\] and a store by the previous grid, which may still run

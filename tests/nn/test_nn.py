@@ -192,6 +192,27 @@ def test_a_kernel_called_directly_has_derivatives_too():
     )
 
 
+def test_a_kernel_that_is_a_module_is_not_a_submodule():
+    """torch's Module would register it, and the layer would keep its old kernel."""
+    layer = convlab.nn.Conv2d(2, 3, 3, kernel=FakeKernel())
+    module = nn.ReLU()
+    layer.kernel = module
+    assert layer.kernel is module and not [*layer.children()]
+    convlab.nn.replace(layer, nn.Identity())
+    assert type(layer.kernel) is nn.Identity
+
+
+def test_the_inputs_of_problems_are_checked():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU())
+    with pytest.raises(ProblemError, match="x is a NoneType, not a torch.Tensor"):
+        convlab.nn.problems(model, None)
+    with pytest.raises(ProblemError, match="the model raised TypeError: .*; give the inputs"):
+        convlab.nn.problems(model)
+    with pytest.raises(ProblemError, match="where raised TypeError for layer '0'.*where"):
+        convlab.nn.replace(model, FakeKernel(), where=lambda: True)
+    assert type(model[0]) is nn.Conv2d
+
+
 # --- the op ---------------------------------------------------------------------------------
 
 

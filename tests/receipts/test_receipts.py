@@ -125,7 +125,39 @@ NO_RECEIPTS = {
     ),
     "cut": (b'{"convlab_receipt": 2, "kind": "AB', "is not a receipt"),
     "bytes": (b"\xff", "UTF-8"),
+    "100,000 brackets": (b"[" * 100_000, "is not a receipt"),
+    "100,000 objects": (b'{"a":' * 100_000, "is not a receipt"),
+    "NaN": (b'{"convlab_receipt": 2, "cost": NaN}', "it contains NaN"),
+    "infinite": (b'{"convlab_receipt": 2, "cost": 1e999}', "the number '1e999' is too large"),
+    "5,000 digits": (b'{"convlab_receipt": %s}' % (b"9" * 5000), "is not a receipt"),
+    "a repeated key": (b'{"convlab_receipt": 2, "a": 1, "a": 2}', "a key occurs twice"),
+    "no keys": (b'{"convlab_receipt": 2}', "is a damaged receipt: kind is missing"),
+    "UTF-16": ('{"convlab_receipt": 2}'.encode("utf-16"), "is not UTF-8"),
 }
+# A damaged part of a receipt, and what the message says about it.
+DAMAGE = {
+    "notes": ("notes", "a text", "notes is 'a text', of a wrong type"),
+    "a note": ("notes", [3], r"notes\[0\] is 3, not a text"),
+    "ok": ("ok", 1, "ok is 1, of a wrong type"),
+    "rows": ("rows", [[]], r"rows\[0\] is \[\], not an object"),
+    "made": ("made", {"when": 3}, "made.when is 3, of a wrong type"),
+    "versions": ("made", {"versions": []}, r"made.versions is \[\], of a wrong type"),
+    "a cost": ("costs", [{"problem": "p"}], r"costs\[0\].mode is missing"),
+    "surrogates": ("sentence", "\ud800", "a text that is not valid Unicode"),
+    "a huge number": ("samples", [{"ms": 10**30}], "the number 1000.* is too large"),
+    "a long text": ("ok", "x" * 5000, "ok is 'x{59}…, of a wrong type"),
+}
+
+
+@pytest.mark.parametrize(("key", "value", "told"), DAMAGE.values(), ids=DAMAGE)
+def test_what_is_damaged_in_a_receipt_is_named(own_folder, key, value, told):
+    path = own_folder / "r.json"
+    document = json.loads(on_gpu().save(path).read_text())
+    path.write_text(json.dumps({**document, key: value}))
+    with pytest.raises(ProblemError, match=f"r.json is a damaged receipt: .*{told}"):
+        load_result(path)
+    found = history([own_folder])
+    assert not found.receipts and "damaged" in " ".join(str(found).split())
 
 
 @pytest.mark.parametrize(("data", "told"), NO_RECEIPTS.values(), ids=NO_RECEIPTS)

@@ -28,6 +28,7 @@ import convlab
 from convlab.__main__ import main
 from convlab.core.builds import build, cache
 from convlab.core.builds.compile import exported
+from convlab.core.builds.key import key_of
 from convlab.core.errors import BuildError, LaunchError
 from convlab.core.kernel.kernel import load
 from convlab.core.machine import toolchain
@@ -246,6 +247,87 @@ def test_a_header_that_appears_later_is_used(
     new.unlink()
     built = kernel.build()
     assert value(kernel) == 5 and built.seconds == 0  # found, not made again
+
+
+@pytest.mark.parametrize("form", ["quoted", "in brackets", "by a macro", "in a header"])
+def test_a_header_that_is_tested_for_and_appears_later(fill: Path, form: str) -> None:
+    folder = fill.parent
+    name = {"in brackets": "<late.h>", "by a macro": "LATE"}.get(form, '"late.h"')
+    test = f"#if __has_include({name})\n#include {name}\n#else\n#define NUMBER 5\n#endif\n"
+    if form == "in a header":
+        (folder / "outer.cuh").write_text(test)
+        test = '#include "outer.cuh"\n'
+    fill.write_text('#define LATE "late.h"\n' + test + filling("NUMBER"))
+    kernel = load(fill, engine="sim")
+    assert value(kernel) == 5
+    (folder / "late.h").write_text("#define NUMBER 6\n")
+    assert value(kernel) == value(load(fill, engine="sim")) == 6
+    (folder / "late.h").unlink()
+    assert value(kernel) == 5
+
+
+def test_a_header_that_is_removed_linked_or_edited_in_secret(fill: Path) -> None:
+    """The edit in secret restores the header's time, and keeps its size and its inode."""
+    header = fill.with_name("number.h")
+    header.write_text("#define NUMBER 5\n")
+    fill.write_text('#include "number.h"\n' + filling("NUMBER"))
+    kernel = load(fill, engine="sim")
+    assert value(kernel) == 5
+    before = header.stat()
+    header.write_text("#define NUMBER 6\n")
+    os.utime(header, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert value(kernel) == 6
+    fill.with_name("other.h").write_text("#define NUMBER 7\n")
+    header.unlink()
+    with pytest.raises(BuildError, match="number.h"):
+        kernel.build()
+    header.symlink_to("other.h")
+    assert value(kernel) == 7
+    fill.with_name("other.h").write_text("#define NUMBER 8\n")
+    assert value(kernel) == 8
+
+
+def test_a_variable_of_the_compiler_that_changes(
+    fill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill.parent
+    for number in (5, 6):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "number.h").write_text(f"#define NUMBER {number}\n")
+    fill.write_text("#include <number.h>\n" + filling("NUMBER"))
+    kernel = load(fill, engine="sim")
+    for number in (5, 6, 5):
+        monkeypatch.setenv("CPATH", str(folder / str(number)))
+        assert value(kernel) == number
+
+
+@pytest.mark.parametrize(
+    "name", ["CC", "CXX", "CPATH", "NVCC_APPEND_FLAGS", "PYTORCH_NVCC", "LD_RUN_PATH"]
+)
+def test_the_key_has_the_variables_of_the_compiler(
+    fill: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = load(fill, engine="sim").file
+    names = set()
+    for text in ("/one", "/two"):
+        monkeypatch.setenv(name, text)
+        names.add(key_of(source, "x", []).name)
+    assert len(names) == 2
+
+
+def test_a_folder_among_nvccs_flags_is_searched(
+    fill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill.parent / "flags"
+    folder.mkdir()
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", f"-G -I{folder}")
+    fill.write_text("#include <number.h>\n" + FILL)
+    source = load(fill, engine="sim").file
+    (folder / "number.h").write_text("1")
+    first = key_of(source, "x", [])
+    assert folder in first.watched
+    (folder / "number.h").write_text("2")
+    assert key_of(source, "x", []).name != first.name
 
 
 def test_finding_a_build_again_reads_nothing_and_from_disk_each_library_once(

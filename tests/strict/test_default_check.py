@@ -29,7 +29,7 @@ from convlab.core.problem.problem import Problem
 from convlab.strict import sparse, settings, stricter
 from convlab.strict.generated_problems import generate, option_pairs
 from tests.schema import VALIDATOR
-from tests.strangers import PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
+from tests.strangers import ALONE, LITTLE, PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
 from tests.suites import DEEP, needs_nvcc, on_engines, parted
 
 
@@ -46,7 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the fixed problems by one, and run it after other problems in `STATEFUL` only."""
     monkeypatch.setattr(settings, "SETTINGS", settings.SETTINGS[:-1])
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
-    monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", (PLAIN,))
+    monkeypatch.setattr(settings, "_CHUNKED", (PLAIN,))
 
 
 def default(kernel: convlab.Kernel) -> convlab.core.correctness.report.Reports:
@@ -74,7 +74,7 @@ def test_a_kernel_that_needs_more_workspace_than_allowed_is_unsupported(few: Non
 def test_a_header_may_exclude_problems_with_little_workspace(
     few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stricter, "_CHUNKED_PROBLEMS", ("awkward.groups_3", PLAIN))
+    monkeypatch.setattr(settings, "_CHUNKED", ("awkward.groups_3", PLAIN))
     parts = {
         "header": "// supports: groups == 2",
         "workspace": """
@@ -99,8 +99,6 @@ def test_blocks_may_wait_for_blocks_that_have_not_started(first: str, traced: bo
     )
     blocks = -(-math.prod(PLAIN.y_shape) // 256)
     assert blocks > 2 * len(os.sched_getaffinity(0))
-    if not traced and "volatile" in first:
-        pytest.skip("nothing sees a plain load there")
     report = check(kernel if traced else kernel.untraced(), PLAIN)
     assert report.ok, report
 
@@ -271,7 +269,8 @@ LAST = {setting: name for name, (setting, _) in UNUSUAL.items()}  # of each sett
 @pytest.mark.parametrize("name", UNUSUAL if DEEP else LAST.values())
 def test_unusual_data_finds_the_mistake(few: None, name: str) -> None:
     setting, parts = UNUSUAL[name]
-    found = default(stranger("usually_right", **parts))
+    kernel = stranger("usually_right", **parts)
+    found = default(kernel)
     first, *others = found
     assert first.ok and first.problem == PLAIN and not first.setting
     assert found.smallest.setting.startswith(setting), found
@@ -279,7 +278,7 @@ def test_unusual_data_finds_the_mistake(few: None, name: str) -> None:
         assert found.smallest.findings[0].kind == "too imprecise"
     assert "uninitialised memory" not in str(found)  # inf and NaN come from the data
     assert "not tried: an x or y of more than " in str(found)
-    told = [s.words for s in settings.SETTINGS]
+    told = [s.words for s in settings.settings_for(kernel, PLAIN)]
     assert [r.setting for r in others] == told * (1 + found.smallest.problem.relu)
     bad = len(others) - sum(report.ok for report in others)
     runs = f"INCORRECT in {bad} of {len(others)} runs in unusual settings"
@@ -321,6 +320,32 @@ def test_other_addresses_and_earlier_calls_find_the_mistake(
         if told == "wrong after other calls":
             assert "what it keeps from call to call" in re.sub(r"\s+", " ", str(found))
     assert bool(found.skipped) == ("x is not aligned" in str(parts))
+
+
+@pytest.mark.parametrize(("case", "engine"), on_engines(ALONE, 1))
+def test_each_buffer_moves_alone(
+    few: None, case: tuple[str, dict], engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, parts = case
+    monkeypatch.setattr(settings, "SETTINGS", (*settings.ALONE, *ALL_SETTINGS[-1:]))
+    found = default(stranger("moved", engine, **parts))
+    assert found.ok == (not setting), found
+    assert next(iter(found)).ok
+    assert not setting or found.smallest.setting.startswith(setting), found
+    assert bool(found.skipped) == ("is not aligned" in str(parts))
+
+
+@pytest.mark.parametrize(("case", "engine"), on_engines(LITTLE, 1))
+def test_the_least_workspace_finds_the_mistake(
+    few: None, case: tuple[str, dict], engine: str
+) -> None:
+    setting, parts = case
+    found = default(stranger("little", engine, **parts))
+    assert found.ok == (not setting), found
+    assert next(iter(found)).ok
+    assert not setting or found.smallest.setting.startswith(setting), found
+    words = {report.setting for report in found}
+    assert {each.words for each in settings.LITTLE} <= words
 
 
 ONCE_ONLY = parted("strangers", "once only")

@@ -17,12 +17,14 @@ from convlab.core.correctness import output, reference
 from convlab.core.correctness.evidence import Evidence
 from convlab.core.correctness.output import OutputComparison, poison
 from convlab.core.correctness.reference import Reference
+from convlab.core.kernel.catalog import parse_header
 from convlab.core.kernel.runnable import Launch
 from convlab.core.problem.named import problem, problems
 from convlab.core.problem.problem import Problem
 from convlab.strict import output_patterns, problem_patterns
 from convlab.strict.generated_problems import MAX_MACS, generate
 from convlab.strict.smallest_failure import shrink
+from convlab.strict.suggested_limits import suggest
 
 pytestmark = pytest.mark.pure
 
@@ -378,6 +380,79 @@ def test_across_is_silent_if_all_problems_pass_or_all_fail():
     )
 
 
+# Suggested limits -------------------------------------------------------------------------------
+
+ALL = [*problems("awkward"), *problems("limits"), *generate(40)]
+LIMITED = {
+    "groups == 1": lambda p: p.groups == 1,
+    "stride_h == 1, stride_w == 1": lambda p: p.stride == (1, 1),
+    "groups == 1, stride_h == 1, stride_w == 1": lambda p: p.groups == 1 and p.stride == (1, 1),
+    "groups == 1, stride_h == 1, stride_w == 1, dilation_h == 1, dilation_w == 1": (
+        lambda p: p.groups == 1 and p.stride == (1, 1) == p.dilation
+    ),
+    "R == 3, S == 3": lambda p: (p.R, p.S) == (3, 3),
+    "pad_h == 0, pad_w == 0": lambda p: p.padding == (0, 0),
+    "C == groups": lambda p: p.C == p.groups,
+    "dilation_w == 1": lambda p: p.dilation[1] == 1,
+    "stride_h == stride_w": lambda p: p.stride[0] == p.stride[1],
+    "Q % 4 == 0": lambda p: p.Q % 4 == 0,
+    "N <= 1": lambda p: p.N == 1,
+    "C // groups * R * S <= 4096": lambda p: p.gemm_k <= 4096,
+}
+
+
+@pytest.mark.parametrize("conditions", LIMITED)
+def test_limits_are_suggested_as_a_header_line(conditions):
+    holds = LIMITED[conditions]
+    (said,) = suggest([(p, holds(p)) for p in ALL], ["sm >= 80"])
+    line = f"// supports: sm >= 80, {conditions}"
+    assert said.endswith(f"write into its header: {line}")
+    header = parse_header(line + "\n// epilogue: bias, relu", "mine.cu")
+    assert all((not header.unsupported(p, 90, 0)) == holds(p) for p in ALL)
+    counts = sum(map(holds, ALL)), len(ALL) - sum(map(holds, ALL))
+    assert said.startswith(
+        f"correct on all {counts[0]} problems with {conditions}, incorrect on all"
+    )
+    assert f"on all {counts[1]} others" in said
+
+
+def test_a_suggested_limit_may_have_no_effect_on_some_problems():
+    """A kernel that ignores the stride is correct where y has one row and one column."""
+
+    def correct(p):
+        return all(size == 1 or stride == 1 for size, stride in zip((p.P, p.Q), p.stride))
+
+    some = [*ALL, problem("N1 C2 H3 W3 K2 R3 S3 s2"), problem("N1 C2 H5 W3 K2 R5 S3 s2x3")]
+    (said,) = suggest([(p, correct(p)) for p in some])
+    assert "with stride_h == 1, stride_w == 1 and on 2 where that has no effect, incorrect" in said
+
+
+BUGS = {
+    "no failure": lambda p: True,
+    "no success": lambda p: False,
+    "one size": lambda p: p.P != 20,
+    "two problems": lambda p: p not in ALL[20:22],
+    "a rest": lambda p: p.Q % 7 != 0,
+    "parity": lambda p: (p.P + p.Q) % 2 == 0,
+    "inner size": lambda p: not 20 < p.Q < 40,
+    "either": lambda p: p.groups == 1 or p.stride == (1, 1),
+    "chance": lambda p: random.Random(str(p)).random() < 0.7,
+    "few successes": lambda p: p in ALL[:5],
+}
+
+
+@pytest.mark.parametrize("correct", BUGS.values(), ids=BUGS)
+def test_no_limit_is_suggested_for_a_mistake(correct):
+    assert suggest([(p, bool(correct(p))) for p in ALL]) == []
+
+
+def test_random_failures_suggest_no_limit():
+    for seed in range(30):
+        rng = random.Random(seed)
+        share = rng.choice((0.05, 0.3, 0.7, 0.95))
+        assert suggest([(p, rng.random() < share) for p in ALL]) == []
+
+
 # Generated problems, and the smallest ----------------------------------------------------------
 
 
@@ -454,6 +529,69 @@ def test_shrinks_to_the_smallest(fails, smallest):
         asked = Mock(side_effect=fails)
         assert shrink(start, asked) == problem(smallest), start
         assert asked.call_count < 100
+
+
+# Conditions on a failing problem; any two or three of them together make a failure.
+ATOMS = {
+    "dilation_h": lambda p: p.dilation[0] > 1 and p.R > 1,
+    "dilation_w": lambda p: p.dilation[1] > 1 and p.S > 1,
+    "dilations": lambda p: p.dilation[0] != p.dilation[1],
+    "stride_h": lambda p: p.stride[0] > 1 and p.P > 1,
+    "strides": lambda p: p.stride[0] != p.stride[1],
+    "pad_h": lambda p: p.padding[0] > 0,
+    "paddings": lambda p: p.padding[0] != p.padding[1],
+    "groups": lambda p: p.groups > 1,
+    "P is 3": lambda p: p.P == 3,
+    "P <= 3": lambda p: p.P <= 3,
+    "Q": lambda p: p.Q > 3,
+    "odd Q": lambda p: p.Q % 2 == 1,
+    "rest of Q": lambda p: p.Q % 8 != 0,
+    "rest of K": lambda p: p.K % 4 != 0,
+    "channels": lambda p: p.C // p.groups > 2,
+    "S": lambda p: p.S > 1,
+    "3x3": lambda p: (p.R, p.S) == (3, 3),
+    "same size": lambda p: p.P == p.H,
+    "images": lambda p: p.N > 1,
+    "span": lambda p: p.dilation[0] * (p.R - 1) >= 8,
+    "smaller y": lambda p: p.H > 2 * p.P,
+}
+
+
+def sum_of_sizes(p: Problem) -> int:
+    """Return the sum of all numbers of a problem, and of the sizes of its y."""
+    return sum((*p.variables().values(), p.P, p.Q))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_shrinks_a_generated_failure_in_every_field(seed):
+    """Wherever the search starts, also at a dilation of 1030, each field becomes small."""
+    rng = random.Random(seed)
+    names = rng.sample(list(ATOMS), rng.choice((1, 2, 3)))
+
+    def fails(p):
+        return all(ATOMS[name](p) for name in names)
+
+    starts = [p for p in (*problems("awkward"), *problems("limits"), *SOME) if fails(p)]
+    if not starts:
+        pytest.skip("these conditions exclude one another")
+    largest = sorted(starts, key=sum_of_sizes)[-3:]
+    for start in {*largest, *rng.sample(starts, min(3, len(starts)))}:
+        asked = Mock(side_effect=fails)
+        found = shrink(start, asked)
+        assert fails(found) and asked.call_count <= 100
+        assert max(found.variables().values()) <= 12 and sum_of_sizes(found) <= 60, (
+            names,
+            start,
+            found,
+        )
+
+
+def test_shrinking_does_not_stop_at_a_large_dilation():
+    """A smaller dilation needs a smaller image too: y keeps its height of 3."""
+    start = problem("limits.dilation_1030")
+    assert shrink(start, lambda p: p.P == 3) == problem("N1 C1 H3 W1 K1 R1 S1")
+    found = shrink(start, lambda p: p.P == 3 and p.dilation[0] * (p.R - 1) > 1)
+    assert found in (problem("N1 C1 H5 W1 K1 R2 S1 d2x1"), problem("N1 C1 H5 W1 K1 R3 S1"))
 
 
 def test_shrinking_stops_after_the_given_number_of_tries():

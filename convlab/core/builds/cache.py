@@ -101,7 +101,11 @@ def build(find_key: Callable[[], Key], make: Callable[[Path], BuildOutput]) -> B
 
 
 def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
-    """Return the times and sizes of files and folders, which change with an edit."""
+    """Return the times and sizes of files and folders, which change with an edit.
+
+    The time of the last change of the entry itself (ctime) counts too: a tool that restores the time
+    of an edit cannot restore it.
+    """
     stamps: list[object] = []
     for path in paths:
         try:
@@ -109,7 +113,7 @@ def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
         except OSError:
             stamps.append(None)
         else:
-            stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+            stamps.append((status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino))
     return tuple(stamps)
 
 
@@ -175,7 +179,8 @@ def unwritten(error: OSError) -> BuildError:
     else:
         advice = f"set {toolchain.CACHE} to a writable folder of your own"
     name = f" {error.filename}" if error.filename else ""
-    return BuildError(f"cannot build in {root}: {error.strerror or error}{name}; {advice}")
+    text = f"cannot build in {root}: {error.strerror or error}{name}; {advice}"
+    return BuildError(text, kind="not run")
 
 
 def _make_in(
@@ -205,7 +210,8 @@ def _make_in(
             # If another process was faster, the folder exists, with an equivalent build.
             if not _is_sound(root / name):
                 raise BuildError(
-                    f"{root / name} cannot be replaced by a build ({error.strerror}): remove it"
+                    f"{root / name} cannot be replaced by a build ({error.strerror}): remove it",
+                    kind="not run",
                 ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)

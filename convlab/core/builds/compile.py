@@ -95,7 +95,7 @@ def _run_load_inline(compilation: Compilation, folder: Path) -> None:
         f"-L{_no_libraries()}",
         *LINK_FLAGS,
         *(f"-L{plain(path)}" for path in compilation.library_folders),
-        *(shell_quoted(library) for library in compilation.libraries),
+        *(shell_quoted(_linkable(library)) for library in compilation.libraries),
     ]
     try:
         cpp_extension.load_inline(
@@ -114,6 +114,11 @@ def _run_load_inline(compilation: Compilation, folder: Path) -> None:
     except (RuntimeError, subprocess.SubprocessError) as error:
         # torch's `c++ --version` may raise SubprocessError.
         raise compile_error(source, str(error)) from None
+
+
+def _linkable(library: str) -> str:
+    """Return a flag as it is, and a library's path without characters that ninja cannot read."""
+    return library if library.startswith("-") else str(plain(Path(library)))
 
 
 def _no_entry(source: Source, entry: str) -> BuildError:

@@ -14,6 +14,8 @@ from .plain_paths import real
 from .source import INCLUDE, Source
 
 _SHOWN_ERRORS = 2
+# The most characters of a compiler's line in a message.
+_LONGEST_LINE = 400
 _SHOWN_LOG_LINES = 6
 # The errors of a text that is incomplete, for example above an #include.
 _CUT_SHORT = re.compile(r"expected|.*(declaration|definition|specification).* (at block|not all)")
@@ -30,7 +32,8 @@ _DECLARED_IN = {
 _MACHINE = re.compile(
     r"Killed signal terminated program|out of memory allocating|virtual memory exhausted"
     r"|(?:error|fatal|fork|vfork|posix_spawn|cannot execute)\b.*(?:No space left on device"
-    r"|Too many open files|Cannot allocate memory|Resource temporarily unavailable)"
+    r"|Too many open files|Cannot allocate memory|Resource temporarily unavailable"
+    r"|File too large|Disk quota exceeded|Read-only file system)|File size limit exceeded"
 )
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
@@ -56,18 +59,21 @@ def compile_error(source: Source, log: str, label: str = "") -> BuildError:
         errors.insert(0, incomplete)
     lines = [_heading(label or source.label, errors, log)]
     for error in errors[:_SHOWN_ERRORS]:
-        lines.append(f"{_short(error.file)}:{error.line}: {error.text}")
+        lines.append(f"{_short(error.file)}:{error.line}: {_cut(error.text)}")
         lines += quoted(texts.get(error.file), error.line, error.place)
     if len(errors) > _SHOWN_ERRORS:
         lines.append(f"and {len(errors) - _SHOWN_ERRORS} more")
     if not errors and "undefined reference" not in log:
-        lines += [line for line in log.splitlines() if line.strip()][-_SHOWN_LOG_LINES:]
+        last = [line for line in log.splitlines() if line.strip()][-_SHOWN_LOG_LINES:]
+        lines += map(_cut, last)
     lines += _advice(source, errors)
     places = [(error.file, error.line, error.text) for error in errors]
     if path is not None:
         lines.append(f"full log: {path}")
     text = "\n".join(lines)
-    if not errors and (lack := _MACHINE.search(log)):
+    lack = _MACHINE.search(log)
+    # A compiler that cannot write reports so at a line of the source.
+    if lack and all(_MACHINE.search(f"error: {error.text}") for error in errors):
         # The compiler did not judge the source.
         return BuildError(
             f"the compiler could not run on this machine: {lack[0]}\n{text}", kind="not run"
@@ -87,12 +93,18 @@ def _write_log(source: Source, log: str) -> Path | None:
         return None
 
 
+def _cut(line: str) -> str:
+    """Return a line of a compiler for a message; a long name in it is cut to 80 characters."""
+    line = re.sub(r"\S{81,}", lambda word: f"{word[0][:79]}…", line)
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
+
+
 def _heading(label: str, errors: Sequence[Message], log: str) -> str:
     """Return the first line of the error's text."""
     if errors:
         return f"{label} did not compile"
     if undefined := re.search(r"undefined reference to .*", log):
-        return f"{label} does not link: {undefined[0]}"
+        return f"{label} does not link: {_cut(undefined[0])}"
     return f"{label} did not build"
 
 

@@ -11,6 +11,9 @@ _MESSAGE = re.compile(
     re.MULTILINE,
 )
 _QUOTED = re.compile(r"(?:\n.*){0,4}?\n(.*)\n( *)\^ *$", re.MULTILINE)
+# A longer source line is shown in part, with this many characters around the place.
+_SHOWN_COLUMNS = 160
+_SHOWN_OF_LONG = 80
 # A place in a line. g++ gives the column. nvcc quotes the line with its macros expanded. For nvcc
 # the place is therefore the marked word, and how many equal words come before it.
 Place = int | tuple[str, int] | None
@@ -75,9 +78,17 @@ def quoted(text: str | None, line: int, place: Place) -> list[str]:
         word, before = place
         same = list(re.finditer(_whole(word), lines[line - 1])) if word else []
         column = same[before].start() + 1 if before < len(same) else None
+    # Of a long line only the part around the place is shown.
+    most = _SHOWN_COLUMNS
+    start = 0
+    if max(map(len, lines[max(0, line - 2) : line + 1]), default=0) > most:
+        most = _SHOWN_OF_LONG
+        start = max(0, (column or 1) - most // 2)
     shown = []
     for number in range(max(1, line - 1), min(len(lines), line + 1) + 1):
-        shown.append(f"{number:5} | {lines[number - 1]}")
+        text = lines[number - 1][start:]
+        text = text if len(text) <= most else f"{text[: most - 1]}…"
+        shown.append(f"{number:5} | {text}")
         if number == line and column:
-            shown.append(f"{'':5} | {' ' * (column - 1)}^")
+            shown.append(f"{'':5} | {' ' * (column - 1 - start)}^")
     return shown

@@ -16,20 +16,31 @@ from .source import Source
 
 # Environment variables with folders that compilers search for headers before their own.
 _FOLDER_VARIABLES = ("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH")
-# All environment variables that change what a compiler does.
+# Environment variables with flags for nvcc, among them perhaps -I.
+_FLAG_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+# All environment variables that change what a compiler, torch's builder or the linker does.
 _VARIABLES = (
     *_FOLDER_VARIABLES,
+    *_FLAG_VARIABLES,
     "LIBRARY_PATH",
+    "LD_RUN_PATH",
+    "GCC_EXEC_PREFIX",
+    "COMPILER_PATH",
+    "SOURCE_DATE_EPOCH",
     "CC",
-    "NVCC_PREPEND_FLAGS",
-    "NVCC_APPEND_FLAGS",
+    "CXX",
     "NVCC_CCBIN",
+    "PYTORCH_NVCC",
 )
+_INCLUDE_FLAG = re.compile(r"(?:-I|-isystem|--include-path|--system-include)[\s=]*(\S+)")
 # Headers in these folders belong to the compiler. Its identity is part of the key.
 _SYSTEM = ("/usr/include", "/usr/lib", "/usr/local/cuda")
-# The lines that may name a header: an #include, or a macro that an #include may use.
+# What may name a header: an #include, a macro that an #include may use, a test whether it exists,
+# and the assembler's .incbin.
 _HEADER_NAME = re.compile(
-    r'^[ \t]*#[ \t]*(?:include|include_next|import|define[ \t]+\w+)[ \t]*[<"]([^>"\n]+)[>"]',
+    r"(?:^[ \t]*#[ \t]*(?:include|include_next|import|embed|define[ \t]+\w+)[ \t]*"
+    r"|\b__has_(?:include|include_next|embed)[ \t]*\([ \t]*|\.incbin[ \t]+\\?)"
+    r'[<"]([^>"\\\n]+)\\?[>"]',
     re.MULTILINE,
 )
 
@@ -61,10 +72,15 @@ def name_of(source: Source, kind: str, parts: Iterable[str], home: str = str(KER
     identify the checkout.
     """
     digest = hashlib.sha256()
-    environment = [home, *(f"{key}={os.environ.get(key)}" for key in _VARIABLES)]
-    for part in (source.text, source.label, *parts, *environment, *LINK_FLAGS, torch.__version__):
+    own = (source.text, source.label)
+    for part in (*own, *parts, home, *environment(), *LINK_FLAGS, torch.__version__):
         digest.update(part.encode(errors="surrogateescape") + b"\0")
     return f"{source.name[:80]}-{kind}-{digest.hexdigest()[:16]}"
+
+
+def environment() -> tuple[str, ...]:
+    """Return the environment variables that change a build, with their values."""
+    return tuple(f"{key}={os.environ.get(key)}" for key in _VARIABLES)
 
 
 def _possible_headers(
@@ -77,12 +93,14 @@ def _possible_headers(
     appears in a folder that is searched earlier.
     """
     variables = [os.environ.get(name, "").split(os.pathsep) for name in _FOLDER_VARIABLES]
+    for name in _FLAG_VARIABLES:
+        variables.append(_INCLUDE_FLAG.findall(os.environ.get(name, "")))
     others = [
         *include,
         *(Path(entry).absolute() for entries in variables for entry in entries if entry),
     ]
     common = [source.folder, KERNEL_DIR]
-    common += [folder for folder in others if not str(folder).startswith(_SYSTEM)]
+    common += [folder for folder in others if not any(map(folder.is_relative_to, _SYSTEM))]
     texts: dict[Path, str] = {}
     folders: dict[Path, None] = {}
     todo = [(source.text, source.folder)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from .plain_paths import plain
 INCLUDE = re.compile(
     r'^[ \t]*#[ \t]*(?:include|include_next|import)[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE
 )
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,13 @@ class Source:
     @property
     def marked(self) -> str:
         """The text, after a #line directive with the file's name."""
-        name = self.label.replace("\\", r"\\").replace('"', r"\"")
+        name = self.label
+        if self.path and (
+            _CONTROL.search(name) or name.encode("utf-8", "replace").decode() != name
+        ):
+            # A #line directive is one line of UTF-8.
+            name = str(plain(self.path))
+        name = name.replace("\\", r"\\").replace('"', r"\"")
         return f'#line 1 "{name}"\n{self.text}'
 
     @property
@@ -68,18 +76,19 @@ class Source:
                 return path.name, text
         return Path(self.label).name, self.text
 
-    def headers(self) -> dict[Path, tuple[str, str]]:
+    def headers(self, folders: Sequence[Path] = ()) -> dict[Path, tuple[str, str]]:
         """Return the local headers that it includes, directly or indirectly, by path.
 
         Each value is (the name in the first #include, the text). Conditions are not evaluated: an
-        #include inside an #if counts.
+        #include inside an #if counts. `folders` are searched last, as those of -I.
         """
         headers: dict[Path, tuple[str, str]] = {}
         todo = [(self.text, self.folder)]
         while todo:
             text, own_folder = todo.pop()
             for name in INCLUDE.findall(text):
-                paths = [(folder / name).resolve() for folder in (own_folder, KERNEL_DIR)]
+                searched = (own_folder, KERNEL_DIR, *folders)
+                paths = [(folder / name).resolve() for folder in searched]
                 path = next((path for path in paths if path.is_file()), None)
                 if path and path not in headers:
                     header = path.read_text(errors="replace")

@@ -15,6 +15,7 @@ from ..errors import ConvlabError, LaunchError, UnsupportedError
 from ..faults import CORRECT, INCORRECT
 from ..kernel.runnable import Runnable
 from ..problem.named import problem as named_problem
+from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .examine import examine, failed
 from .report import Report, Reports
@@ -40,6 +41,8 @@ _NAMES = (
     "image_1",
 )
 _COUNT = 6
+# No dimension of y is larger.
+_LONG = 1200
 # Given problems are scaled down to this many multiply-adds.
 _MACS = 1_000_000
 # The time limit of each simulated run, and of all of them from their start, in seconds.
@@ -51,6 +54,9 @@ def problems_beside(kernel: Runnable, given: Sequence[Problem] | None) -> list[P
     """Return the problems to simulate beside a GPU; `given` is None for a default check."""
     if given is None:
         candidates = [named_problem(f"awkward.{name}") for name in _NAMES]
+        # A kernel for pointwise or depthwise convolutions supports few of these.
+        others = [*named_problems("awkward"), *named_problems("limits")]
+        candidates += [each for each in others if each.macs <= _MACS and max(each.y_shape) <= _LONG]
     else:
         candidates = [problem.scaled(_MACS) for problem in given]
     supported = [each for each in dict.fromkeys(candidates) if not kernel.unsupported(each)]

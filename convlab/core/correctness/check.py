@@ -9,9 +9,10 @@ stream and, with the room ``isolate``, in a worker process: a crash there does n
 import errno
 import math
 import re
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -40,15 +41,17 @@ from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import examine, failed
+from .examine import examine, failed, simulated_seconds
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
 
 # The named problems of a default check; generated problems come after them.
 _SETS = ("awkward", "limits")
-# The time limit of the search for the smallest problem that fails.
+# The time limit of the search for the smallest problem that fails. On the simulator the time is an
+# estimate, so that the report does not depend on the load of the machine.
 _SHRINK_SECONDS = 20.0
+_SIM_SECONDS_PER_TRY = 0.1
 # An int cannot hold the number of elements of a larger tensor.
 _INT = 1 << 31
 # Matches the declaration of an array.
@@ -168,6 +171,7 @@ def check(
     """
     arguments.flag(progress, "progress")
     arguments.flag(raises, "raises")
+    arguments.function(each, "each")
     arguments.flag(simulate, "simulate")
     if count is not None and problem is not None:
         raise ProblemError(
@@ -316,6 +320,8 @@ class Checker:
         Raises UnsupportedError or LaunchError.
         """
         kernel = kernel or self.kernel
+        if setting.least_workspaces:
+            return self._run_with_least_workspace(problem, setting, kernel, notes)
         if setting.workspace:
             kernel = kernel.limited(setting.workspace)
         if setting.gpu is not None:
@@ -333,6 +339,23 @@ class Checker:
         except ConvlabError as error:
             error.problem = problem
             raise
+
+    def _run_with_least_workspace(
+        self, problem: Problem, setting: Setting, kernel: Runnable, notes: tuple[str, ...]
+    ) -> Report:
+        """Check one problem with a multiple of the least workspace with which the kernel works.
+
+        A kernel that needs more than the limit is not launched, and the error has its least. If it
+        works without workspace, the first run counts.
+        """
+        plain = replace(setting, least_workspaces=0)
+        try:
+            return self.run(problem, plain, kernel.limited(0), notes)
+        except LaunchError as error:
+            if error.kind != "too little workspace":
+                raise
+            least = error.needed
+        return self.run(problem, plain, kernel.limited(setting.least_workspaces * least), notes)
 
     def _with_array_bounds(self, report: Report, kernel: Runnable) -> Report:
         """Check the indices of local arrays: only the simulator's untraced build does.
@@ -365,7 +388,7 @@ class Checker:
             return str(error)
         except LaunchError as error:
             # The entry point may return an error for an alignment that it does not support.
-            is_special = setting.offset or setting.fits_any or setting.gpu is not None
+            is_special = setting.moves_inputs or setting.fits_any or setting.gpu is not None
             is_unsupported = not error.kind and is_special
             if is_unsupported or error.kind == "too little workspace":
                 return error.args[0].split(": load(")[0]
@@ -470,7 +493,7 @@ def _check_set(
     attempts = [partial(checker.attempt, one, problem) for problem in problems]
     hidden = not checker.progress
     with progress_bar(total=len(problems), desc=name, disable=hidden, leave=False) as bar:
-        with checker.each(attempts) as results:
+        with _kept(name, reports, problems), checker.each(attempts) as results:
             for problem, report in zip(problems, results):
                 bar.update()
                 if isinstance(report, str):
@@ -495,7 +518,32 @@ def _check_set(
                 tries = f"{len(tried)} {'try' if len(tried) == 1 else 'tries'}"
                 notes += (f"smallest problem found in {tries}, from {least.problem.label}",)
     also = tuple((p, report.ok) for p, report in tried.items() if p not in problems)
-    return Reports(name, tuple(reports), tuple(skipped), smallest, notes, also, left_out=left_out)
+    header = getattr(checker.kernel, "header", None)
+    return Reports(
+        name,
+        tuple(reports),
+        tuple(skipped),
+        smallest,
+        notes,
+        also,
+        left_out=left_out,
+        supports=() if header is None else header.supports,
+    )
+
+
+@contextmanager
+def _kept(
+    name: str, reports: list[Report], problems: Sequence[Problem], more: Sequence[Report] = ()
+) -> Iterator[None]:
+    """After Ctrl-C, show the reports that there are by then: `reports` and `more`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        found = Reports(name, (*reports, *more))
+        if found.reports:
+            of = f"interrupted after {len(found)} of {len(problems)} runs"
+            print(f"{of}; {found.sentence}", *found.details, sep="\n", file=sys.stderr)
+        raise
 
 
 def _lost(checker: Checker) -> str:
@@ -508,11 +556,15 @@ def _shrunk(
 ) -> tuple[Report, dict[Problem, Report]]:
     """Return the report of the smallest problem that fails in the same way, and all reports tried."""
     tried: dict[Problem, Report] = {}
-    deadline = time.perf_counter() + _SHRINK_SECONDS
+    started = time.perf_counter()
+    estimated = 0.0
 
     def fails(problem: Problem) -> bool:
-        if checker.seconds_lost > _FAULT_SECONDS or time.perf_counter() > deadline:
+        nonlocal estimated
+        taken = estimated if checker.kernel.counts else time.perf_counter() - started
+        if checker.seconds_lost > _FAULT_SECONDS or taken >= _SHRINK_SECONDS:
             return False
+        estimated += simulated_seconds(problem) + _SIM_SECONDS_PER_TRY
         report = checker.attempt(one, problem)
         if isinstance(report, str):
             return False
@@ -537,7 +589,12 @@ def _check_settings(
         partial(checker.attempt, partial(checker.run_briefly, setting=setting), problem, setting)
         for problem, setting in trials
     ]
-    with checker.each(attempts) as results:
+    before = list(so_far.reports)
+    everything = [report.problem for report in before] + [problem for problem, _ in trials]
+    with (
+        _kept(so_far.kernel, before, everything, reports),
+        checker.each(attempts) as results,
+    ):
         for (problem, _), report in zip(trials, results):
             if isinstance(report, str):
                 unsupported.append((problem, report))

@@ -26,6 +26,8 @@ class Evidence:
     whole : whether these are all outputs, in memory order.
     expected_at : returns the correct outputs at other positions (L, 4).
     bias : the bias, shape (K,); or None.
+    x, w : the inputs, float64, in torch's order of dimensions; None if they are too large.
+    x_order, w_order : the dimensions of x and w in their order in memory.
     usual : whether the inputs are ordinary numbers: not inf, NaN, huge, tiny or all 0.
     """
 
@@ -41,6 +43,10 @@ class Evidence:
     whole: bool
     expected_at: Callable[[np.ndarray], np.ndarray]
     bias: np.ndarray | None = None
+    x: np.ndarray | None = None
+    w: np.ndarray | None = None
+    x_order: tuple[int, ...] = (0, 1, 2, 3)
+    w_order: tuple[int, ...] = (0, 1, 2, 3)
     usual: bool = True
 
     def near(self, got: np.ndarray, expected: np.ndarray) -> np.ndarray:

@@ -27,8 +27,10 @@ from .reference import Reference
 from .report import COMPARED, Report, findings_of
 from .setting import ORDINARY, Setting
 
-# A simulated run that takes longer is not repeated.
+# A simulated run that takes longer is not repeated. The time is an estimate from the multiply-adds,
+# because a report must not depend on the load of the machine.
 _SLOW_SECONDS = 5.0
+_SIM_MACS_PER_SECOND = 2e7
 # The stream sleeps for this many GPU clock cycles before a launch: about 1 ms.
 _SLEEP_CYCLES = 2_000_000
 # Between two problems torch may keep at most this much GPU memory.
@@ -97,9 +99,10 @@ def _examine(
     allowed = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
     bound = setting.bound(allowed, kernel, expected.rms)
 
-    guards = Guards(setting.y_offset)
+    offsets = setting.offsets
+    guards = Guards(offsets.y, offsets.workspace)
     inputs = [
-        guards.place(name, tensor, setting.offset)
+        guards.place(name, tensor, getattr(offsets, name))
         for name, tensor in zip(("x", "w", "bias"), expected.inputs, strict=True)
     ]
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
@@ -120,7 +123,7 @@ def _examine(
     patterns = compared.patterns(kernel.precision) if failures else []
 
     try:
-        changed = _run_again(launch, compared, runs.seconds, all_notes) if setting.twice else []
+        changed = _run_again(launch, compared, all_notes) if setting.twice else []
     except LaunchError as error:
         if not failures:
             raise
@@ -297,9 +300,12 @@ def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem]
     return poisoned
 
 
-def _run_again(
-    launch: Launch, compared: OutputComparison, seconds: float, notes: list[str]
-) -> list[Finding]:
+def simulated_seconds(problem: Problem) -> float:
+    """Return about how long the simulator takes for a problem, the same on each machine."""
+    return problem.macs / _SIM_MACS_PER_SECOND
+
+
+def _run_again(launch: Launch, compared: OutputComparison, notes: list[str]) -> list[Finding]:
     """Run a kernel once more, and return an error if the bits of y change.
 
     A kernel with `atomics: yes` in its header may change bits, but its second result must be correct.
@@ -308,8 +314,9 @@ def _run_again(
     if kernel.library:
         # A library may choose an algorithm that is not deterministic.
         return []
-    if kernel.counts and seconds > _SLOW_SECONDS:
-        notes.append(f"ran only once: the first run took {seconds:.0f} s on the simulator")
+    if kernel.counts and simulated_seconds(launch.problem) > _SLOW_SECONDS:
+        macs = launch.problem.macs
+        notes.append(f"ran only once: {macs:,} multiply-adds take long on the simulator")
         return []
     if kernel.atomics:
         notes.append("bits of two runs not compared: the header declares `atomics: yes`")

@@ -17,6 +17,8 @@ from . import output
 
 # Bytes of a zone: a multiple of 512, so that a tensor has the alignment of torch's allocator.
 ZONE = {"cuda": 1 << 20, "cpu": 1 << 12}
+# Zones begin at a multiple of this many bytes, also on a CPU.
+_ALIGNED = 512
 # The float32 0x7FC0CA9A in memory order: a quiet NaN that no arithmetic produces.
 _CANARY = (0x9A, 0xCA, 0xC0, 0x7F)
 
@@ -24,9 +26,13 @@ _CANARY = (0x9A, 0xCA, 0xC0, 0x7F)
 class Guards:
     """Hold the guarded buffers of one run; `violations` returns the zones that were written."""
 
-    def __init__(self, offset: int = 0) -> None:
-        """Start y, an allocated tensor of numbers, `offset` bytes after an aligned address."""
+    def __init__(self, offset: int = 0, workspace_offset: int = 0) -> None:
+        """Start y, an allocated tensor of numbers, `offset` bytes after an aligned address.
+
+        `workspace_offset` is that of tensors of bytes: the workspace and the prepared filter.
+        """
         self._offset = offset
+        self._workspace_offset = workspace_offset
         # Each buffer with its zones, and the tensor between them.
         self._kept: list[tuple[Tensor, Tensor]] = []
         # The name of each tensor, by its address.
@@ -52,13 +58,16 @@ class Guards:
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return an uninitialised tensor between two zones: the `allocate` of `Runnable.prepare`."""
-        offset = 0 if dtype == torch.uint8 else self._offset
+        offset = self._workspace_offset if dtype == torch.uint8 else self._offset
         return self._between(math.prod(shape), dtype, device, offset).view(shape)
 
     def _between(self, size: int, dtype: torch.dtype, device: torch.device, offset: int) -> Tensor:
         zone = ZONE[device.type]
         end = offset + size * dtype.itemsize
-        whole = torch.empty(zone + end + zone, dtype=torch.uint8, device=device)
+        total = zone + end + zone
+        memory = torch.empty(total + _ALIGNED, dtype=torch.uint8, device=device)
+        start = -memory.data_ptr() % _ALIGNED
+        whole = memory[start : start + total]
         for place, canary in _zones(whole):
             whole[place] = canary
         # All ones are a NaN.

@@ -29,6 +29,8 @@ _POISON = {torch.float32: 0x7FC0BAD5, torch.float16: 0x7E5A, torch.bfloat16: 0x7
 _USUAL = 1e9
 # At most this many incorrect outputs are listed.
 _SHOWN = 4
+# Larger x and filters are not part of the evidence: their elements, as float64, are 64 MiB.
+_MOST_EVIDENCE = 8 << 20
 # An error map has at most this many rows and columns.
 _MAP = 256
 
@@ -347,6 +349,8 @@ class OutputComparison:
                 return values[np.ravel_multi_index(tuple(places.T), problem.y_shape)]
             return reference.at(torch.from_numpy(places)).cpu().numpy()
 
+        x, w, _ = reference.inputs
+        small = x.numel() + w.numel() <= _MOST_EVIDENCE
         return Evidence(
             problem=problem,
             precision=precision,
@@ -358,10 +362,19 @@ class OutputComparison:
             whole=whole,
             expected_at=expected_at,
             bias=None if bias is None else bias.double().cpu().numpy(),
+            x=x.double().cpu().numpy() if small else None,
+            w=w.double().cpu().numpy() if small else None,
+            x_order=_memory_order(x),
+            w_order=_memory_order(w),
             allowed=ELEMENTWISE * self.bound,
             rms=reference.rms,
             usual=all(usual),
         )
+
+
+def _memory_order(tensor: Tensor) -> tuple[int, ...]:
+    """Return the dimensions of a tensor, from the largest stride to the smallest."""
+    return tuple(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
 
 
 def counted_outputs(count: int, total: int, singular: str, plural: str) -> str:

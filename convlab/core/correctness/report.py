@@ -25,6 +25,8 @@ from ..show.table import Table
 
 # The kinds of findings that come from comparing y with the reference. Their texts need no heading.
 COMPARED = ("wrong result", "never written")
+# Kinds of findings that may differ from run to run, so that correct problems are so by chance.
+_NOT_REPEATABLE = {"race", "not repeatable", "wrong stream"}
 # At most this many failing or unsupported problems are listed; the others are counted.
 _LISTED = 6
 # A set of at most this many problems is shown as a table.
@@ -360,6 +362,7 @@ class Reports(Result):
     notes : lines of text: what was checked, and what was left out and why.
     tried : the problems of the search for the smallest, each with whether the kernel is correct.
     findings : errors and warnings that do not depend on the problem: nvcc's.
+    supports : the conditions of the kernel's header that a problem must meet.
     left_out : how many problems and runs were left out, because faults took too long.
 
     Examples
@@ -376,6 +379,7 @@ class Reports(Result):
     notes: tuple[str, ...] = ()
     tried: tuple[tuple[Problem, bool], ...] = ()
     findings: tuple[Finding, ...] = ()
+    supports: tuple[str, ...] = ()
     left_out: int = 0
 
     @property
@@ -421,21 +425,40 @@ class Reports(Result):
     def patterns(self) -> list[str]:
         """What the failing problems have in common, and patterns that several of them share."""
         failing = self.wrong
+        counts = self._shared_patterns
+        # Patterns that all failing problems share say more than others.
+        most = max(counts.values(), default=0)
+        least = len(failing) if most == len(failing) else len(failing) / 3
         shared = [
             f"on {count} of {len(failing)} failing problems: {pattern}"
-            for pattern, count in self._shared_patterns.most_common(3)
-            if 3 * count >= len(failing)
+            for pattern, count in counts.most_common(3)
+            if count >= least
         ]
         describe = rooms.provided("patterns", "of_problems")
         if describe is None:
             return shared
-        problems = [
+        return describe(self._decided, self.tried) + shared + self._suggestions()
+
+    @property
+    def _decided(self) -> list[tuple[Problem, bool]]:
+        """The problems of ordinary runs, each with whether the kernel is correct."""
+        return [
             (report.problem, report.ok)
             for report in self.ordinary
             # A run that was not watched, or was too slow, does not show that the kernel is correct.
             if report.outcome == INCORRECT or (report.ok and not report.unwatched)
         ]
-        return describe(problems, self.tried) + shared
+
+    def _suggestions(self) -> list[str]:
+        """Return a suggested `supports:` line if the kernel is correct on one kind of problem only.
+
+        There is none if the failures may differ from run to run.
+        """
+        suggest = rooms.provided("patterns", "of_limits")
+        kinds = {finding.kind for report in self.wrong for finding in report.findings}
+        if suggest is None or kinds & _NOT_REPEATABLE:
+            return []
+        return suggest([*self._decided, *self.tried], self.supports)
 
     @property
     def _shared_patterns(self) -> Counter[str]:

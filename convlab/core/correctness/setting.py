@@ -21,6 +21,20 @@ from .reference import Reference
 
 
 @dataclass(frozen=True)
+class Offsets:
+    """Say for each buffer how many bytes after an aligned address it begins.
+
+    `workspace` is also that of the prepared filter.
+    """
+
+    x: int = 0
+    w: int = 0
+    bias: int = 0
+    y: int = 0
+    workspace: int = 0
+
+
+@dataclass(frozen=True)
 class Setting:
     """Describe the ordinary setting; it is also the base class of all others.
 
@@ -28,9 +42,10 @@ class Setting:
     ----------
     name : the name that `check` takes; empty for the ordinary setting.
     words : the setting in words, as the end of "correct on P, ...".
-    offset : x, w and bias begin this many bytes after an aligned address.
-    y_offset : the same for y.
+    offsets : how far each buffer begins after an aligned address.
     workspace : the limit of the workspace in bytes; 0 means the kernel's own limit.
+    least_workspaces : if not 0, the limit is this many times the least workspace with which the
+        kernel works.
     twice : whether the kernel runs twice, where possible, to compare the bits of y.
     normal : whether the data are normally distributed, so that other kernels can use the reference.
     fits_any : whether the setting has its own problems, which are never scaled down.
@@ -43,9 +58,9 @@ class Setting:
 
     name: str = ""
     words: str = ""
-    offset: int = 0
-    y_offset: int = 0
+    offsets: Offsets = Offsets()
     workspace: int = 0
+    least_workspaces: int = 0
     twice: bool = False
     normal: bool = True
     fits_any: bool = False
@@ -53,6 +68,11 @@ class Setting:
     most_watched: int = 0
     gpu: Gpu | None = None
     advice: str = ""
+
+    @property
+    def moves_inputs(self) -> bool:
+        """Whether x, w or bias is moved: a kernel may return an error for its address."""
+        return any((self.offsets.x, self.offsets.w, self.offsets.bias))
 
     def reference(self, kernel: Runnable, problem: Problem, seed: int) -> Reference:
         """Return the inputs of this setting with the float64 reference."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from ..arguments import hint, nearest, readable, shown
+from ..arguments import end_of, hint, nearest, readable, shown
 from ..arguments import path as valid_path
 from ..defaults import BASELINES
 from ..errors import CatalogError, ProblemError
@@ -290,12 +290,12 @@ def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> 
         stems = ", ".join(path.stem for path in matches)
         raise CatalogError(f"{shown(text)} matches several kernels: {stems}; write one of them out")
     if is_path(text):
-        raise CatalogError(f"there is no file {_shortened(text)}{_suggestion(path)}")
+        raise CatalogError(f"there is no file {end_of(text)}{_suggestion(path)}")
     if text in BASELINES:
         raise CatalogError(f"{text} is a library's convolution; give a .cu file here")
     if os.path.isfile(path):
         raise CatalogError(
-            f"no kernel is named {shown(text)}; to use the file, write ./{_shortened(text)}"
+            f"no kernel is named {shown(text)}; to use the file, write ./{end_of(text)}"
         )
     raise CatalogError(f"no kernel is named {shown(text)}{hint(text, [*names(), *also], SHOWN)}")
 
@@ -317,11 +317,6 @@ def split_tunables(text: str) -> tuple[str, str]:
     if not at or "/" in tunables or text.endswith(".cu"):
         return text, ""
     return name, tunables
-
-
-def _shortened(text: str) -> str:
-    """Return the end of a path for a message, at most 80 characters."""
-    return text if len(text) <= 80 else f"…{text[-79:]}"
 
 
 def _matches(text: str) -> list[Path]:
@@ -357,7 +352,7 @@ def folders() -> list[Path]:
         folder = Path(entry).expanduser()
         if not folder.is_dir():
             raise CatalogError(
-                f"{ENVIRONMENT} lists {_shortened(entry)}, which is not a folder; correct it"
+                f"{ENVIRONMENT} lists {end_of(entry)}, which is not a folder; correct it"
             )
         places.append(folder)
     return list(dict.fromkeys(place.resolve() for place in places))
@@ -405,7 +400,7 @@ def _say_hidden(paths: Iterable[Path]) -> None:
     if new:
         warnings.warn(
             f"{', '.join(path.stem for path in new)}: the name means your file in "
-            f"{_shortened(str(new[0].parent))}, not convlab's kernel of this name; rename your file "
+            f"{end_of(str(new[0].parent))}, not convlab's kernel of this name; rename your file "
             "to use both",
             stacklevel=3,
         )

@@ -116,11 +116,13 @@ class CudaLaunch(Launch):
         need = self._entry.workspace(limit)
         plan = self._entry.plan()
         if need > limit:
-            raise LaunchError(
+            error = LaunchError(
                 f"{self.runnable.name} needs {need:,} bytes of workspace for this problem, more "
                 f"than the limit of {limit:,}: load(..., workspace_limit={need})",
                 kind="too little workspace",
             )
+            error.needed = need
+            raise error
         stored = self.runnable.format.y
         shape = self.problem.y_shape
         try:

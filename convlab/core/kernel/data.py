@@ -170,14 +170,19 @@ def require_memory(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
     for name, tensor in named_tensors(x, w, bias):
         if not is_plain(tensor):
             raise ProblemError(unreadable(name, tensor))
-        last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-        needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
-        stored = tensor.untyped_storage().nbytes()
-        if tensor.numel() and stored < needed:
-            raise ProblemError(
-                f"{name} needs {needed:,} bytes, but its storage has {stored:,}: something resized "
-                "the storage (as FSDP does between uses); restore it, or pass a copy made before"
-            )
+        require_storage(name, tensor)
+
+
+def require_storage(name: str, tensor: Tensor) -> None:
+    """Raise ProblemError if the storage of a plain tensor is smaller than the tensor."""
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    stored = tensor.untyped_storage().nbytes()
+    if tensor.numel() and stored < needed:
+        raise ProblemError(
+            f"{name} needs {needed:,} bytes, but its storage has {stored:,}: something resized "
+            "the storage (as FSDP does between uses); restore it, or pass a copy made before"
+        )
 
 
 def resolved(tensor: Tensor) -> Tensor:

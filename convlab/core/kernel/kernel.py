@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from .. import arguments as valid
 from ..builds.cache import Build, stamp
+from ..builds.key import environment
 from ..builds.source import Source
 from ..defaults import ENGINES
 from ..errors import CatalogError, ProblemError
@@ -36,6 +38,8 @@ from .runnable import Allocate, Inputs, Launch, Runnable, empty
 
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
 
+# The options of `compile`, which are those of `load`.
+_OPTIONS = tuple(entry.name for entry in fields(Options))
 # The most kernels that a message names instead of an unsupported one.
 _NAMED = 3
 _header = functools.lru_cache(256)(catalog.parse_header)
@@ -87,6 +91,8 @@ class Kernel(CallableRunnable):
 
         `text` replaces the text of the file. `pinned` is a build that later edits do not replace.
         """
+        if not isinstance(options, Options):
+            raise ProblemError("make a Kernel with convlab.load(NAME) or convlab.compile(TEXT)")
         self.path = path
         self._stem = stem
         self._text = text
@@ -114,9 +120,10 @@ class Kernel(CallableRunnable):
         known = tunables(self.file.whole)
         for key in self.defines:
             if key not in known:
-                none = f"none; add the lines `#ifndef {key}`, `#define {key} 8`, `#endif`"
+                short = valid.end_of(key)
+                none = f"none; add the lines `#ifndef {short}`, `#define {short} 8`, `#endif`"
                 offer = (", ".join(known) or none) + valid.hint(key, known)
-                raise ProblemError(f"{self._stem} has no tunable {key}; it has: {offer}")
+                raise ProblemError(f"{self._stem} has no tunable {short}; it has: {offer}")
 
     @property
     def source(self) -> str:
@@ -188,12 +195,13 @@ class Kernel(CallableRunnable):
         files = () if self._text is not None else (self.path,)
         if self._built is not None:
             seen, built = self._built
-            if seen == stamp((*files, *built.watched)):
+            if seen == (environment(), *stamp((*files, *built.watched))):
                 return built
         # Take the stamp before the text is read, so that the next call notices an edit in between.
+        before = environment()
         seen = stamp(files)
         built = self._compiled(self.file)
-        self._built = (*seen, *stamp(built.watched)), built
+        self._built = (before, *seen, *stamp(built.watched)), built
         return built
 
     def _compiled(self, source: Source) -> Build:
@@ -435,6 +443,12 @@ def compile(source: str, *, name: str = "inline", **options: object) -> Kernel:
     >>> kernel = convlab.compile(source, name="mine", engine="sim")
     """
     text = valid.text(source, "source").removeprefix("\ufeff")
+    for key in options:
+        if key not in _OPTIONS:
+            raise ProblemError(
+                f"compile has no option {valid.shown(key)}; it has {', '.join(_OPTIONS)}"
+                f"{valid.hint(key, _OPTIONS)}"
+            )
     kernel = Kernel(valid.file_name(name, "name"), None, text, Options.of(**options))
     kernel.build()
     return kernel

@@ -367,12 +367,14 @@ def _private(reason: str) -> Path:
     except OSError as error:
         raise BuildError(
             f"no folder for builds: {reason}, and {tempfile.gettempdir()} cannot be used "
-            f"({error.strerror}); set {CACHE} to a writable folder of your own"
+            f"({error.strerror}); set {CACHE} to a writable folder of your own",
+            kind="not run",
         ) from None
     if _is_noexec(folder):
         raise BuildError(
             f"no folder for builds: {reason}, and {tempfile.gettempdir()} is mounted noexec; set "
-            f"{CACHE} to a folder of your own on a file system without noexec"
+            f"{CACHE} to a folder of your own on a file system without noexec",
+            kind="not run",
         )
     _temporary_caches.add(folder)
     # Processes that this one starts use it too.

@@ -158,9 +158,13 @@ class Problem:
         w_shape = tuple(several(w_shape, "w_shape"))
         if len(x_shape) != 4:
             hint = "; for one image, x.unsqueeze(0)" if len(x_shape) == 3 else ""
-            raise ProblemError(f"x must have 4 dimensions (N, C, H, W), not shape {x_shape}{hint}")
+            raise ProblemError(
+                f"x must have 4 dimensions (N, C, H, W), not shape {shown(x_shape)}{hint}"
+            )
         if len(w_shape) != 4:
-            raise ProblemError(f"w must have 4 dimensions (K, C/groups, R, S), not shape {w_shape}")
+            raise ProblemError(
+                f"w must have 4 dimensions (K, C/groups, R, S), not shape {shown(w_shape)}"
+            )
         N, C, H, W = (whole(size, "a size of x") for size in x_shape)
         K, per_group, R, S = (whole(size, "a size of w") for size in w_shape)
         groups = whole(groups, "groups")
@@ -175,7 +179,7 @@ class Problem:
             if bias_shape != (K,):
                 raise ProblemError(
                     f"bias must have shape ({K},), one number for each of w's K={K} filters, "
-                    f"not {bias_shape}"
+                    f"not {shown(bias_shape)}"
                 )
         return cls(N, C, H, W, K, R, S, stride, padding, dilation, groups, bias, relu, name)
 

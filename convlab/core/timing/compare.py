@@ -113,6 +113,7 @@ def compare(
     """
     arguments.choice(engine, "engine", ENGINES)
     arguments.flag(progress, "progress")
+    arguments.function(each, "each")
     seed = arguments.whole(seed, "seed")
     place_only = limit_seconds is None
     if place_only:

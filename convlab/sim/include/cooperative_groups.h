@@ -3,6 +3,15 @@
 
 #include <cuda_runtime.h>
 
+extern "C" {
+void sim_grid_sync();
+void sim_tile_sync(unsigned size);
+void* sim_tile_memory(unsigned size);
+void sim_cluster_sync();
+unsigned sim_cluster(int what);
+void* sim_map_shared(const void* pointer, unsigned rank);
+}
+
 namespace sim {
 SIM_UNSEEN inline int nth_lane(unsigned mask, unsigned rank) {
     while (rank--) mask &= mask - 1;
@@ -38,6 +47,9 @@ struct thread_group {
            mask ? __popc(mask & ((1u << sim_lane()) - 1))
                 : (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x)
     SIM_IS(void, sync, mask ? __syncwarp(mask) : __syncthreads())
+    struct arrival_token {};
+    __forceinline__ arrival_token barrier_arrive() const { return {}; }
+    __forceinline__ void barrier_wait(arrival_token&&) const { sync(); }
 };
 struct thread_block : thread_group {
     SIM_IS(dim3, thread_index, threadIdx) SIM_IS(dim3, group_index, blockIdx)
@@ -54,9 +66,32 @@ struct grid_group {
     SIM_IS(Count, thread_rank,
            block_rank() * thread_block().size() + thread_block().thread_rank())
     SIM_IS(dim3, group_dim, gridDim) SIM_IS(dim3, dim_blocks, gridDim)
-    SIM_REFUSED("a barrier of all blocks runs them at the same time") static void sync();
+    __forceinline__ void sync() const { sim_grid_sync(); }
+    SIM_IS(bool, is_valid, true)
 };
 __forceinline__ grid_group this_grid() { return {}; }
+
+struct cluster_group {
+    SIM_IS(dim3, dim_blocks, dim3(sim_cluster(0), sim_cluster(1), sim_cluster(2)))
+    SIM_IS(dim3, block_index, dim3(sim_cluster(6), sim_cluster(7), sim_cluster(8)))
+    SIM_IS(unsigned, num_blocks, sim_cluster(0) * sim_cluster(1) * sim_cluster(2))
+    SIM_IS(unsigned, block_rank,
+           sim_cluster(6) + sim_cluster(0) * (sim_cluster(7) + sim_cluster(1) * sim_cluster(8)))
+    SIM_IS(unsigned, num_threads, num_blocks() * thread_block().size())
+    SIM_IS(unsigned, size, num_threads())
+    SIM_IS(unsigned, thread_rank,
+           block_rank() * thread_block().size() + thread_block().thread_rank())
+    struct arrival_token {};
+    __forceinline__ void sync() const { sim_cluster_sync(); }
+    __forceinline__ arrival_token barrier_arrive() const { return {}; }
+    __forceinline__ void barrier_wait() const { sim_cluster_sync(); }
+    __forceinline__ void barrier_wait(arrival_token&&) const { sim_cluster_sync(); }
+    template <typename T>
+    __forceinline__ T* map_shared_rank(T* pointer, unsigned rank) const {
+        return (T*)sim_map_shared((const void*)pointer, rank);
+    }
+};
+__forceinline__ cluster_group this_cluster() { return {}; }
 
 #define SIM_ASK(T, name, argument, lanes)                                                       \
     __forceinline__ T name(argument) const { return sim::pack(lanes, mask); }
@@ -80,9 +115,45 @@ struct coalesced_group : thread_group {
 };
 __forceinline__ coalesced_group coalesced_threads() { return {{__activemask()}}; }
 
-template <unsigned n, typename Parent = thread_block>
-struct thread_block_tile : coalesced_group {
-    static_assert(n && n <= 32 && !(n & (n - 1)), "tiles of a warp: 1, 2, 4, 8, 16 or 32 threads");
+// A tile of several warps. Its threads exchange values through memory of the simulator.
+template <unsigned n>
+struct large_tile {
+    static constexpr unsigned mask = 0;
+    SIM_IS(unsigned, thread_rank, thread_block().thread_rank() % n)
+    SIM_IS(unsigned, size, n) SIM_IS(unsigned, num_threads, n)
+    SIM_IS(unsigned, meta_group_rank, thread_block().thread_rank() / n)
+    SIM_IS(unsigned, meta_group_size, (thread_block().size() + n - 1) / n)
+    __forceinline__ void sync() const { sim_tile_sync(n); }
+    template <typename T, typename F>  // calls use(values) when all threads have given theirs
+    __forceinline__ auto exchanged(T value, F use) const {
+        static_assert(sizeof(T) <= 16, "tiles of several warps exchange up to 16 bytes");
+        T* values = static_cast<T*>(sim_tile_memory(n));
+        values[thread_rank()] = value;
+        sync();
+        auto result = use(values);
+        sync();
+        return result;
+    }
+    template <typename T>
+    __forceinline__ T shfl(T value, int rank) const {
+        return exchanged(value, [=](T* all) { return all[unsigned(rank) % n]; });
+    }
+    __forceinline__ int any(int predicate) const {
+        return exchanged(predicate, [](int* all) {
+            int yes = 0;
+            for (unsigned i = 0; i < n; ++i) yes |= all[i] != 0;
+            return yes;
+        });
+    }
+    __forceinline__ int all(int predicate) const { return !any(!predicate); }
+};
+template <unsigned n, typename Parent = thread_block, bool large = (n > 32)>
+struct thread_block_tile;
+template <unsigned n, typename Parent>
+struct thread_block_tile<n, Parent, true> : large_tile<n> {};
+template <unsigned n, typename Parent>
+struct thread_block_tile<n, Parent, false> : coalesced_group {
+    static_assert(n && n <= 32 && !(n & (n - 1)), "tiles: a power of two of threads");
     SIM_IS(unsigned, meta_group_rank, thread_block().thread_rank() / n)
     SIM_IS(unsigned, meta_group_size, (thread_block().size() + n - 1) / n)
     template <typename T>
@@ -95,8 +166,22 @@ __forceinline__ thread_group tiled_partition(const thread_group&, unsigned n) {
 }
 template <unsigned n, typename Parent>
 __forceinline__ thread_block_tile<n, Parent> tiled_partition(const Parent& parent) {
-    return {{tiled_partition(parent, n)}};
+    if constexpr (n > 32) return {};
+    else return {{tiled_partition(parent, n)}};
 }
+// Memory for tiles of several warps, which the simulator does not need.
+template <unsigned threads = 1024>
+struct block_tile_memory {};
+template <unsigned threads>
+__forceinline__ thread_block this_thread_block(block_tile_memory<threads>&) { return {}; }
+namespace experimental {
+using cooperative_groups::block_tile_memory, cooperative_groups::this_thread_block,
+    cooperative_groups::thread_block_tile;
+template <unsigned n, typename Parent>
+__forceinline__ thread_block_tile<n, Parent> tiled_partition(const Parent& parent) {
+    return cooperative_groups::tiled_partition<n>(parent);
+}
+}  // namespace experimental
 template <typename Group, typename T>
 __forceinline__ coalesced_group labeled_partition(const Group& group, T label) {
     return {{__match_any_sync(group.mask, label)}};
@@ -107,6 +192,10 @@ __forceinline__ coalesced_group binary_partition(const Group& group, bool label)
 }
 template <typename Group>
 __forceinline__ void sync(const Group& group) { group.sync(); }
+template <typename Group, typename F, typename... A>
+__forceinline__ void invoke_one(const Group& group, F&& call, A&&... arguments) {
+    if (group.thread_rank() == 0) call(std::forward<A>(arguments)...);
+}
 
 // ---- <cooperative_groups/reduce.h>, scan.h, memcpy_async.h --------------------------------
 #define SIM_COMBINE(name, expression)                                                           \
@@ -116,6 +205,14 @@ __forceinline__ void sync(const Group& group) { group.sync(); }
     };
 SIM_COMBINE(plus, a + b) SIM_COMBINE(less, b < a ? b : a) SIM_COMBINE(greater, a < b ? b : a)
 SIM_COMBINE(bit_and, a & b) SIM_COMBINE(bit_or, a | b) SIM_COMBINE(bit_xor, a ^ b)
+template <unsigned n, typename Parent, typename T, typename F>
+__forceinline__ T reduce(const thread_block_tile<n, Parent, true>& tile, T value, F combine) {
+    return tile.exchanged(value, [&](T* all) {
+        T total = all[0];
+        for (unsigned i = 1; i < n; ++i) total = combine(total, all[i]);
+        return total;
+    });
+}
 #define SIM_FOLD(name, Combine, result)                                                         \
     template <typename Group, typename T, typename F Combine>                                   \
     __forceinline__ T name(const Group& group, T value, const F& combine = F()) {               \

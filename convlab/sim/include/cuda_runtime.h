@@ -30,6 +30,9 @@
 #define __constant__
 #define __managed__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __maxnreg__(...)
+#define __block_size__(...)
 #define __grid_constant__
 #define __align__(n) alignas(n)
 #define __inline__ inline
@@ -250,4 +253,10 @@ SIM_STORE(__stcs) SIM_STORE(__stcg) SIM_STORE(__stwt) SIM_STORE(__stwb)
 
 #include "sim_math.h"
 
+#include "sim_ptx.h"
+
+#include "sim_ptx.h"
+
 #include "sim_api.h"
+#include "sim_launch.h"
+#include "sim_texture.h"

@@ -24,10 +24,6 @@ typedef struct CUstream_st* cudaStream_t;
 // Makes a call a compile error: it needs a GPU. A function that is never called is no error.
 #define SIM_REFUSED(why) \
     __attribute__((error(why "; the simulator does not support it: use a GPU")))
-namespace sim {
-SIM_REFUSED("this is inline PTX (you can guard it with #ifndef CONVLAB_SIMULATOR)") void ptx();
-}
-#define SIM_NOTHING(...) (void)0  // replaces the word `asm` before its brackets
 
 // `const` keeps g++ from calling hooks for them. The runtime writes them at each fiber switch.
 #ifndef SIM_RUNTIME

@@ -20,14 +20,23 @@ enum cudaError_t : int {
     cudaErrorIllegalAddress = 700,
     cudaErrorAssert = 710,
     cudaErrorLaunchFailure = 719,
+    cudaErrorCooperativeLaunchTooLarge = 720,
     cudaErrorNotSupported = 801,
+    cudaErrorInvalidClusterSize = 912,
     cudaErrorUnknown = 999,
 };
 typedef cudaError_t cudaError;
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                       cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-                         cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+                         cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+                         cudaFuncAttributeClusterDimMustBeSet = 10,
+                         cudaFuncAttributeRequiredClusterWidth = 11,
+                         cudaFuncAttributeRequiredClusterHeight = 12,
+                         cudaFuncAttributeRequiredClusterDepth = 13,
+                         cudaFuncAttributeNonPortableClusterSizeAllowed = 14 };
+enum cudaSharedCarveout { cudaSharedmemCarveoutDefault = -1, cudaSharedmemCarveoutMaxL1 = 0,
+                          cudaSharedmemCarveoutMaxShared = 100 };
 extern "C" {
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
@@ -134,10 +143,22 @@ struct cudaDeviceProp {
         maxThreadsPerBlock = 1024, maxThreadsDim[3] = {1024, 1024, 64},
         maxGridSize[3] = {0x7fffffff, 65535, 65535}, maxThreadsPerMultiProcessor = 0,
         maxBlocksPerMultiProcessor = 0, major = 0, minor = 0, multiProcessorCount = 0,
-        l2CacheSize = 0, clockRate = 0, memoryClockRate = 0, memoryBusWidth = 0, concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 0,
+        l2CacheSize = 0, clockRate = 0, memoryClockRate = 0, memoryBusWidth = 0,
+        concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 1,
         computeMode = cudaComputeModeDefault, integrated = 0, canMapHostMemory = 1, ECCEnabled = 1,
         unifiedAddressing = 1, asyncEngineCount = 1, deviceOverlap = 1, pageableMemoryAccess = 0,
-        concurrentManagedAccess = 1, kernelExecTimeoutEnabled = 0, isMultiGpuBoard = 0;
+        concurrentManagedAccess = 1, kernelExecTimeoutEnabled = 0, isMultiGpuBoard = 0,
+        persistingL2CacheMaxSize = 37 << 20, accessPolicyMaxWindowSize = 128 << 20,
+        memoryPoolsSupported = 0, clusterLaunch = 1, pciBusID = 0, pciDeviceID = 0, pciDomainID = 0,
+        tccDriver = 0, streamPrioritiesSupported = 1, globalL1CacheSupported = 1,
+        localL1CacheSupported = 1, hostNativeAtomicSupported = 0, computePreemptionSupported = 1,
+        directManagedMemAccessFromHost = 0, cooperativeMultiDeviceLaunch = 0,
+        canUseHostPointerForRegisteredMem = 0, singleToDoublePrecisionPerfRatio = 2,
+        maxTexture1D = 131072, maxTexture2D[2] = {131072, 65536},
+        maxTexture3D[3] = {16384, 16384, 16384}, maxTexture1DLayered[2] = {32768, 2048},
+        maxTexture2DLayered[3] = {32768, 32768, 2048};
+    size_t memPitch = 0x7fffffff, textureAlignment = 512, texturePitchAlignment = 32,
+           surfaceAlignment = 512;
 };
 inline cudaDeviceProp sim_properties() {
     const SimDevice& gpu = *sim_device();
@@ -169,6 +190,15 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
     USE(MultiProcessorCount, 16, multiProcessorCount) USE(Integrated, 18, integrated)           \
     USE(ComputeMode, 20, computeMode) USE(L2CacheSize, 38, l2CacheSize)                         \
     USE(MaxThreadsPerMultiProcessor, 39, maxThreadsPerMultiProcessor)                           \
+    USE(CooperativeLaunch, 95, cooperativeLaunch)                                              \
+    USE(MaxPersistingL2CacheSize, 108, persistingL2CacheMaxSize)                                \
+    USE(ConcurrentManagedAccess, 89, concurrentManagedAccess)                                   \
+    USE(ManagedMemory, 83, managedMemory) USE(MemoryPoolsSupported, 115, memoryPoolsSupported)  \
+    USE(ClusterLaunch, 120, clusterLaunch) USE(MaxBlockDimX, 2, maxThreadsPerBlock)             \
+    USE(MaxRegistersPerBlock, 12, regsPerBlock) USE(MemoryClockRate, 36, memoryClockRate)       \
+    USE(GlobalMemoryBusWidth, 37, memoryBusWidth) USE(TotalConstantMemory, 9, totalConstMem)    \
+    USE(MaxRegistersPerMultiprocessor, 82, regsPerMultiprocessor)                               \
+    USE(MaxBlocksPerMultiprocessor, 106, maxBlocksPerMultiProcessor)                            \
     USE(ComputeCapabilityMajor, 75, major) USE(ComputeCapabilityMinor, 76, minor)               \
     USE(MaxSharedMemoryPerMultiprocessor, 81, sharedMemPerMultiprocessor)                       \
     USE(MaxSharedMemoryPerBlockOptin, 97, sharedMemPerBlockOptin)
@@ -210,20 +240,16 @@ cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute attribute, int val
     return sim_set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
 }
 
-template <typename... A>
-SIM_REFUSED("a cooperative launch runs all blocks at the same time")
-cudaError_t cudaLaunchCooperativeKernel(const A&...);
-
 // ---- memory -------------------------------------------------------------------------------
 template <typename T>
 cudaError_t cudaMalloc(T** pointer, size_t bytes) {
-    return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 1);
+    return sim_malloc((void**)pointer, bytes, 1);
 }
 // Memory that the host accesses too. Its accesses are not seen, so the memory counts as written.
 #define SIM_HOST_MALLOC(name)                                                                   \
     template <typename T>                                                                       \
     cudaError_t name(T** pointer, size_t bytes, unsigned = 0) {                                 \
-        return sim_malloc(reinterpret_cast<void**>(pointer), bytes, 3);                         \
+        return sim_malloc((void**)pointer, bytes, 3);                         \
     }
 SIM_HOST_MALLOC(cudaMallocManaged)
 SIM_HOST_MALLOC(cudaMallocHost)
@@ -292,4 +318,53 @@ SIM_COPY cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t of
 template <typename T>
 cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol) {
     return *pointer = (void*)&symbol, cudaSuccess;
+}
+
+// ---- less common functions -----------------------------------------------------------------
+SIM_COPY cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                           size_t width, size_t height, cudaMemcpyKind,
+                           cudaStream_t stream = nullptr) {
+    return sim_copy(to, to_pitch, from, from_pitch, width, height, stream);
+}
+SIM_COPY cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height,
+                           cudaStream_t stream = nullptr) {
+    return sim_fill(to, pitch, value, width, height, stream);
+}
+template <typename T>
+SIM_COPY cudaMemcpyFromSymbolAsync(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+                                   cudaMemcpyKind kind = cudaMemcpyDeviceToHost,
+                                   cudaStream_t stream = nullptr) {
+    if (offset > sizeof(T) || bytes > sizeof(T) - offset) return sim_error(cudaErrorInvalidValue);
+    return cudaMemcpyAsync(to, (const char*)&symbol + offset, bytes, kind, stream);
+}
+template <typename T>
+cudaError_t cudaGetSymbolSize(size_t* bytes, const T&) { return *bytes = sizeof(T), cudaSuccess; }
+inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s = nullptr, unsigned = 0) {
+    return cudaEventRecord(e, s);
+}
+inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
+inline cudaError_t cudaStreamGetPriority(cudaStream_t, int* p) { return *p = 0, cudaSuccess; }
+inline cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned* f) { return *f = 0, cudaSuccess; }
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive,
+                               cudaStreamCaptureStatusInvalidated };
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+    return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+}
+inline cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
+inline cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit) { return *value = 1024, cudaSuccess; }
+enum cudaSharedMemConfig { cudaSharedMemBankSizeDefault, cudaSharedMemBankSizeFourByte,
+                           cudaSharedMemBankSizeEightByte };
+SIM_NOTHING_TO_DO(cudaDeviceSetSharedMemConfig, cudaSharedMemConfig)
+template <typename F>
+SIM_NOTHING_TO_DO(cudaFuncSetSharedMemConfig, F*, cudaSharedMemConfig)
+enum cudaMemoryAdvise { cudaMemAdviseSetReadMostly = 1, cudaMemAdviseUnsetReadMostly,
+                        cudaMemAdviseSetPreferredLocation, cudaMemAdviseUnsetPreferredLocation,
+                        cudaMemAdviseSetAccessedBy, cudaMemAdviseUnsetAccessedBy };
+template <typename... A>
+SIM_NOTHING_TO_DO(cudaMemAdvise, const A&...)
+template <typename F>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, F kernel,
+                                                                   int threads, size_t bytes,
+                                                                   unsigned) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, bytes);
 }

@@ -85,6 +85,59 @@ void Worker::reset_clocks() {
         std::fill(barrier.gathering.begin(), barrier.gathering.end(), 0);
         std::fill(barrier.known.begin(), barrier.known.end(), 0);
     }
+    for (auto& [_, barrier] : async.named) {
+        std::fill(barrier.gathering.begin(), barrier.gathering.end(), 0);
+        std::fill(barrier.known.begin(), barrier.known.end(), 0);
+    }
+}
+
+// Begins to keep clocks, with what the lanes of each warp have synchronized so far.
+void Worker::start_clocks() {
+    if (!async.clocks.empty()) return;
+    async.clocks.assign(threads, Clock(threads, 0));
+    for (int t = 0; t < threads; ++t) {
+        const Warp& warp = warps[t / 32];
+        for (int lane = 0; lane < lanes_of(t / 32); ++lane) {
+            uint16_t known = warp.known.empty() ? 0 : warp.known[t % 32 * 32 + lane];
+            async.clocks[t][t / 32 * 32 + lane] = std::max(warp.all_known, known);
+        }
+    }
+}
+
+// An acquire: the current thread is ordered after the completed phases of a barrier.
+void Worker::learn_from(const Mbarrier& barrier) {
+    join_clocks(async.clocks[current], barrier.known);
+    if (!learned) return;
+    Knowledge& mine = fibers[current].knows;
+    join(mine.fenced, barrier.knows.fenced);
+    join(mine.polled, barrier.knows.polled);
+    join(mine.locked, barrier.knows.locked);
+}
+
+// ---- named barriers
+
+// bar.sync (`waits`) or bar.arrive: completes a phase when `count` threads have come.
+void Worker::named_barrier(int id, int count, bool waits, uintptr_t pc) {
+    if (id < 0 || count <= 0 || (id < 16 && count % 32))
+        fault("divergent barrier", pc, "named barrier %d for %d threads: numbers are 0 to 15, and the "
+              "threads are a multiple of 32", id, count);
+    start_clocks();
+    Mbarrier& b = async.named[id];
+    if (b.known.empty()) b.known.assign(threads, 0), b.gathering.assign(threads, 0);
+    if (b.missing && b.missing != b.arrivals && b.arrivals != count)
+        fault("divergent barrier", pc, "named barrier %d for %d threads, but other threads came for "
+              "%d", id, count, b.arrivals);
+    if (!b.missing || b.missing == b.arrivals) b.arrivals = b.missing = count;
+    publish(b);
+    unsigned before = b.phase;
+    --b.missing;
+    complete_if_done(b);
+    if (!waits) return;
+    while (async.named[id].phase == before) {
+        fibers[current].mbarrier = uintptr_t(id) + 1;
+        wait_as(State::at_mbarrier, pc);
+    }
+    learn_from(async.named[id]);
 }
 
 // ---- mbarrier
@@ -106,8 +159,8 @@ void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
     if (arrivals < 1)
         fault("mbarrier", pc, "mbarrier_init for %d arrivals per phase: at least 1 is needed",
               arrivals);
-    if (async.clocks.empty()) async.clocks.assign(threads, Clock(threads, 0));
-    async.barriers[address] = {arrivals, arrivals, 0, 0, Clock(threads), Clock(threads), {}, {}};
+    start_clocks();
+    async.barriers[address] = {arrivals, arrivals, 0, 0, 0, Clock(threads), Clock(threads), {}, {}};
 }
 
 void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
@@ -117,8 +170,24 @@ void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
               "expects", barrier.arrivals, place(address));
     --barrier.missing;
     barrier.bytes += bytes;
+    barrier.expected += bytes;
     publish(barrier);
     complete_if_done(barrier);
+}
+
+// Changes the transaction bytes that the phase expects, without an arrival.
+void Worker::mbarrier_expect(uintptr_t address, int bytes, uintptr_t pc) {
+    Mbarrier& barrier = mbarrier_at(address, pc);
+    barrier.bytes += bytes;
+    if (bytes > 0) barrier.expected += bytes;
+    complete_if_done(barrier);
+}
+
+// Arrives, and takes part in no later phase.
+void Worker::mbarrier_drop(uintptr_t address, uintptr_t pc) {
+    Mbarrier& barrier = mbarrier_at(address, pc);
+    if (barrier.arrivals > 1) --barrier.arrivals;
+    mbarrier_arrive(address, 0, pc);
 }
 
 // Completes the phase if no arrival and no transaction byte is missing: the phase's copies have
@@ -131,6 +200,7 @@ void Worker::complete_if_done(Mbarrier& barrier) {
     barrier.copies.clear();
     ++barrier.phase;
     barrier.missing = barrier.arrivals;
+    barrier.expected = 0;
     join_clocks(barrier.known, barrier.gathering);
     std::fill(barrier.gathering.begin(), barrier.gathering.end(), 0);
     ++era;
@@ -141,15 +211,11 @@ void Worker::complete_if_done(Mbarrier& barrier) {
 void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
     if (parity & ~1)
         fault("mbarrier", pc, "mbarrier_wait with phase parity %d: it must be 0 or 1", parity);
-    while (mbarrier_at(address, pc).phase % 2 == unsigned(parity))
+    while (mbarrier_at(address, pc).phase % 2 == unsigned(parity)) {
+        fibers[current].mbarrier = address;
         wait_as(State::at_mbarrier, pc);
-    const Mbarrier& barrier = async.barriers[address];
-    join_clocks(async.clocks[current], barrier.known);
-    if (!learned) return;
-    Knowledge& mine = fibers[current].knows;
-    join(mine.fenced, barrier.knows.fenced);
-    join(mine.polled, barrier.knows.polled);
-    join(mine.locked, barrier.knows.locked);
+    }
+    learn_from(async.barriers[address]);
 }
 
 // ---- bulk copies
@@ -187,6 +253,30 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
     publish(barrier);
     barrier.bytes -= bytes;
     complete_if_done(barrier);
+}
+
+// A copy of a thread that completes with the current phase of an mbarrier (cuda::memcpy_async).
+void Worker::copy_on_barrier(void* to, const void* from, size_t bytes, uintptr_t address,
+                             uintptr_t pc) {
+    Mbarrier& barrier = mbarrier_at(address, pc);
+    auto* source = static_cast<const char*>(from);
+    auto* target = static_cast<char*>(to);
+    for (size_t at = 0; at < bytes; at += 16) {
+        unsigned piece = unsigned(std::min<size_t>(16, bytes - at));
+        access(uintptr_t(source + at), piece, Kind::load, pc, false);
+        access(uintptr_t(target + at), piece, Kind::store, pc - 1, false);
+        std::memcpy(target + at, source + at, piece);
+        resolve_pending();
+    }
+    if (uintptr_t(to) - uintptr_t(shared) >= kSharedSpan) return;
+    uint16_t index;
+    site(pc - 1, 4, Kind::store, index);
+    for (uintptr_t at = uintptr_t(to); g_trace && at < uintptr_t(to) + bytes; at += 4) {
+        Cell& cell = cell_of(at);
+        cell.writer.bulk = 1, cell.in_flight = index, cell.good_era = 0;
+    }
+    barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + bytes, pc});
+    publish(barrier);
 }
 
 void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {
@@ -239,7 +329,51 @@ void Worker::check_overwrite(const CheckedAccess& checked) {
     for (size_t w = 0; w < async.warps.size(); ++w) all(async.warps[w], w * 32);
 }
 
-// ---- wgmma: each warp computes its 16 rows. Nothing checks that its four warps execute together
+// ---- wgmma: each warp computes its 16 rows, when its lanes meet. The warps of a warpgroup need not
+// meet here, but they must execute the same operations in the same order.
+
+// Enters an operation of the current warp, and compares it with those of the warpgroup.
+void Worker::warpgroup_step(const WgmmaStep& step) {
+    size_t w = size_t(current) / 32, first = w / 4 * 4;
+    if (async.warps.empty()) async.warps.resize(warps.size());
+    if (first + 4 > warps.size())
+        fault("wgmma", step.pc, "%s by a warpgroup of %zu warps: it needs four, so the block needs a "
+              "multiple of 128 threads", step.what, warps.size() - first);
+    std::vector<WgmmaStep>& mine = async.warps[w].steps;
+    size_t i = mine.size();
+    mine.push_back(step);
+    for (size_t other = first; other < first + 4; ++other) {
+        const auto& theirs = async.warps[other].steps;
+        if (other == w || theirs.size() <= i || theirs[i] == step) continue;
+        Other who{theirs[i].pc, blockIdx, fibers[other * 32].index};
+        report(true, "wgmma", step.pc, who, theirs[i].what == step.what
+               ? "warps %zu and %zu of a warpgroup pass different descriptors to their %s (the %s "
+                 "of the other warp is the second place): all four must pass the same"
+               : "warps %zu and %zu of a warpgroup execute different operations, %s and %s: all "
+                 "four warps must execute each of them together",
+               w - first, other - first, step.what, theirs[i].what);
+        return;
+    }
+}
+
+// Called at the end of a block: has each warp of a warpgroup executed as many operations?
+void Worker::compare_warpgroups() {
+    if (abandoned) return;
+    for (size_t first = 0; first + 4 <= async.warps.size(); first += 4) {
+        size_t most = first, least = first;
+        for (size_t w = first; w < first + 4; ++w) {
+            if (async.warps[w].steps.size() > async.warps[most].steps.size()) most = w;
+            if (async.warps[w].steps.size() < async.warps[least].steps.size()) least = w;
+        }
+        const auto& steps = async.warps[most].steps;
+        if (steps.size() == async.warps[least].steps.size()) continue;
+        const WgmmaStep& step = steps[async.warps[least].steps.size()];
+        current = int(most) * 32;
+        report(true, "wgmma", step.pc, {}, "%s by warp %zu of a warpgroup, but not by warp %zu: all "
+               "four warps must execute it together", step.what, most - first, least - first);
+        current = -1;
+    }
+}
 
 struct WgmmaCall {
     float* d;
@@ -277,8 +411,7 @@ inline float seen_as_tf32(float value) {
 void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                            uintptr_t pc, std::vector<Span>& reading) {
     if (descriptor >> 62)
-        fault("wgmma", pc, "the descriptor has a swizzle mode, which the simulator does not "
-              "support");
+        not_simulated(pc, "the wgmma descriptor has a swizzle mode");
     uintptr_t start = uintptr_t(shared) + (descriptor & 0x3fff) * 16;
     uintptr_t k_step = (descriptor >> 16 & 0x3fff) * 16, row_step = (descriptor >> 32 & 0x3fff) * 16;
     for (int quad = 0; quad < 2; ++quad)
@@ -310,6 +443,7 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
     const int k = type == 't' ? 8 : 16;
     WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc};
     if (!is_last_of_warp(&mine, pc)) return;
+    warpgroup_step({pc, "wgmma", descriptor_a, descriptor_b});
     Warpgroup& group = async.warps[current / 32];
     auto call = [&](int lane) { return static_cast<WgmmaCall*>(group.arguments[lane]); };
     const WgmmaCall first = *call(0);
@@ -351,15 +485,15 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
 }
 
 void Worker::wgmma_fence(uintptr_t pc) {
-    auto step = [](void**, unsigned) {
-        t_worker->async.warps[t_worker->current / 32].fenced = true;
-    };
-    warp_collective(step, nullptr, pc);
+    if (!is_last_of_warp(nullptr, pc)) return;
+    warpgroup_step({pc, "wgmma_fence", 0, 0});
+    async.warps[current / 32].fenced = true;
 }
 
 void Worker::wgmma_commit(uintptr_t pc) {
-    auto step = [](void**, unsigned) { t_worker->async.warps[t_worker->current / 32].commit(); };
-    warp_collective(step, nullptr, pc);
+    if (!is_last_of_warp(nullptr, pc)) return;
+    warpgroup_step({pc, "wgmma_commit", 0, 0});
+    async.warps[current / 32].commit();
 }
 
 // Ends the reads inside the collective, so that they are ordered before what all lanes do next.

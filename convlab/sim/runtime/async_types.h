@@ -20,6 +20,7 @@ using Clock = std::vector<uint16_t>;
 struct Mbarrier {
     int arrivals, missing;    // expected arrivals of a phase, and how many of them are missing
     int64_t bytes = 0;        // transaction bytes that are missing
+    int64_t expected = 0;     // transaction bytes that this phase's arrivals expect
     unsigned phase = 0;
     Clock gathering, known;   // the arrivals' clocks, joined: of this phase, of completed phases
     std::vector<Span> copies; // bulk copies in flight
@@ -40,7 +41,16 @@ struct Reads {  // what a thread's bulk stores read, or a warp's wgmmas
     std::vector<std::vector<Span>> groups;  // of each commit, the oldest first
     void commit() { groups.push_back(std::exchange(reading, {})); }
 };
+struct WgmmaStep {  // an operation that all four warps of a warpgroup must execute together
+    uintptr_t pc;
+    const char* what;
+    uint64_t a, b;  // the descriptors of a wgmma
+    bool operator==(const WgmmaStep& s) const {
+        return what == s.what && a == s.a && b == s.b;
+    }
+};
 struct Warpgroup : Reads {  // one warp of a warpgroup
+    std::vector<WgmmaStep> steps;           // that the warp has executed
     void* arguments[32];                    // of the lanes in the last collective
     bool met = false, fenced = false;
     std::vector<Wgmma> chains;              // wgmmas that no wait has completed
@@ -52,6 +62,8 @@ struct Operands {  // of one wgmma: a (16 rows, k), b (n, k), and b transposed (
 
 struct Async {
     std::unordered_map<uintptr_t, Mbarrier> barriers;
+    std::unordered_map<int, Mbarrier> named;  // bar.sync 0 to 15; from 16 on, of tiles of several warps
+    std::unordered_map<int, std::vector<char>> tiles;  // what the threads of such a tile exchange
     std::vector<Clock> clocks;         // of each thread; empty before the first mbarrier_init
     std::vector<Warpgroup> warps;
     std::vector<Reads> stores;         // bulk stores of each thread

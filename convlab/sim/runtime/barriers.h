@@ -156,6 +156,36 @@ bool Worker::complete_activemask(int w) {
     return mask != 0;
 }
 
+// Returns what an mbarrier lacks that blocks a thread, and which of its numbers may be wrong.
+std::string Worker::describe_mbarrier(int thread) const {
+    if (uintptr_t id = fibers[thread].mbarrier; id && id < 1 << 16) {
+        const Mbarrier& b = async.named.at(int(id) - 1);
+        std::string what = id > 16 ? "for its tile" : text("at named barrier %d", int(id) - 1);
+        return text("waits %s: %d of %d threads came", what,
+                    b.arrivals - b.missing, b.arrivals);
+    }
+    auto found = async.barriers.find(fibers[thread].mbarrier);
+    if (found == async.barriers.end()) return "";
+    const Mbarrier& b = found->second;
+    int came = b.arrivals - b.missing;
+    std::string state = text("waits for phase %u (parity %u) of the mbarrier at %s: %d of %d "
+                             "arrivals came", b.phase, b.phase % 2, place(found->first), came,
+                             b.arrivals);
+    if (b.expected || b.bytes)
+        state += text(", %ld of %ld expected bytes", long(b.expected - b.bytes), long(b.expected));
+    if (!came && !b.expected && !b.bytes)
+        return state + (b.phase ? text("; nothing has arrived since phase %u completed, so the wait's "
+                                       "parity is wrong or a thread does not arrive", b.phase - 1)
+                                : ", so the wait's parity is wrong or a thread does not arrive");
+    if (b.missing && b.bytes)
+        return state + "; a thread that arrives and expects bytes is missing, or its count";
+    if (b.missing)
+        return state + "; the count of mbarrier_init is too large, or a thread does not arrive";
+    if (b.bytes < 0)
+        return state + "; the expected bytes are too few for the copies";
+    return state + "; the expected bytes are too many, or a copy is missing";
+}
+
 // Reports why no thread can go on, and ends the block. The stack of fiber `from` is in use.
 void Worker::deadlock(int from) {
     int at_barrier = 0, at_warp = 0, at_mbarrier = 0, example = -1, mbarrier = -1;
@@ -170,8 +200,7 @@ void Worker::deadlock(int from) {
                   at_warp) + others;
     if (at_mbarrier) {
         report(true, "deadlock", fibers[mbarrier].waits_at, {},
-               "%s: its phase never completes, for want of arrivals or transaction bytes, or this "
-               "wait has the wrong phase parity", others);
+               "this thread %s (%s)", describe_mbarrier(mbarrier), others);
     } else {
         Group g{};
         for (auto& group : warps[example / 32].gathering)

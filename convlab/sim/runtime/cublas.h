@@ -94,8 +94,12 @@ void read_matrix(const Matrix& from, long long batch, int rows, int columns, Rou
                  std::vector<T>& to) {
     to.resize(size_t(rows) * size_t(columns));
     long long start = batch * from.stride;
+    bool plain = std::is_same_v<T, float> && from.type == CUDA_R_32F && to_type == Rounds::no;
     for (long long j = 0; j < columns; ++j)
-        for (long long i = 0; i < rows; ++i) {
+        if (plain && !from.transposed)
+            std::memcpy(&to[size_t(j * rows)],
+                        static_cast<const float*>(from.data) + start + j * from.ld, size_t(rows) * 4);
+        else for (long long i = 0; i < rows; ++i) {
             long long at = from.transposed ? j + i * from.ld : i + j * from.ld;
             T value = T(number_at(from.data, from.type, start + at));
             if (from.type == CUDA_R_32F) value = T(rounded(float(value), to_type));
@@ -225,6 +229,7 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
 SIM_FIELD(cublasSetStream_v2, cublasGetStream_v2, cudaStream_t, stream)
 SIM_FIELD(cublasSetMathMode, cublasGetMathMode, cublasMath_t, math)
 SIM_FIELD(cublasSetPointerMode_v2, cublasGetPointerMode_v2, cublasPointerMode_t, pointers)
+size_t cublasGetCudartVersion() { return CUDART_VERSION; }
 cublasStatus_t cublasSetAtomicsMode(cublasHandle_t, cublasAtomicsMode_t) {
     return CUBLAS_STATUS_SUCCESS;
 }

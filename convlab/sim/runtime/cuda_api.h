@@ -41,6 +41,8 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     uintptr_t pc = CALLER;
     auto [grid, block, shared_bytes, stream, name] = config;
     bool dependent = std::exchange(g_dependent, false);
+    bool cooperative = std::exchange(g_cooperative, false);
+    dim3 cluster = std::exchange(g_cluster, dim3());
     if (t_worker)
         fault("launch in a kernel", pc, "a thread of a kernel launches %s; convlab supports "
               "launches from the host only, on the simulator and on a GPU", name);
@@ -66,6 +68,21 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
         g_error = cudaErrorInvalidValue;
         return;
     }
+    uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+    if (cooperative && blocks > kOthers) {
+        report_refusal(pc, "a cooperative launch of %lu blocks: all must run at the same time, and "
+                       "at most %d do", blocks, kOthers);
+        g_error = cudaErrorCooperativeLaunchTooLarge;
+        return;
+    }
+    if (!cluster.x || !cluster.y || !cluster.z || grid.x % cluster.x || grid.y % cluster.y ||
+        grid.z % cluster.z || uint64_t(cluster.x) * cluster.y * cluster.z > 16) {
+        report_refusal(pc, "clusters of (%u, %u, %u) blocks in a grid of (%u, %u, %u): the grid must "
+                       "be a multiple, and a cluster has 1 to 16 blocks", cluster.x, cluster.y,
+                       cluster.z, grid.x, grid.y, grid.z);
+        g_error = cudaErrorInvalidClusterSize;
+        return;
+    }
     if (!g_code) find_code(uintptr_t(body));
     Opened memory;
     Issued issued = issue(stream, pc, "launch", true, grid, block);
@@ -74,6 +91,8 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     launch.grid = grid, launch.block = block;
     launch.before = issued.before, launch.after_all = issued.after_all;
     if (dependent) launch.previous = issued.previous;
+    launch.cooperative = cooperative;
+    launch.cluster_x = cluster.x, launch.cluster_y = cluster.y, launch.cluster_z = cluster.z;
     launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
     launch.body = body, launch.context = context;
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
@@ -136,6 +155,8 @@ const char* cudaGetErrorString(cudaError_t error) {
         case cudaErrorInvalidValue: return "invalid argument";
         case cudaErrorMemoryAllocation: return "out of memory";
         case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+        case cudaErrorCooperativeLaunchTooLarge: return "too many blocks in cooperative launch";
+        case cudaErrorInvalidClusterSize: return "cluster misconfiguration";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
         default: return "operation not supported on the simulator";
     }

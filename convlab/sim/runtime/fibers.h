@@ -143,6 +143,11 @@ void Worker::run_block(uint64_t number) {
     dynamic = nullptr;
     if (launch->shared_bytes)
         dynamic = allocate_shared("extern __shared__", nullptr, launch->shared_bytes, nullptr);
+    bool clustered = launch->cluster_x * launch->cluster_y * launch->cluster_z > 1;
+    if (clustered) {
+        std::lock_guard<std::mutex> hold(launch->lock);
+        launch->shared_of[number] = shared;
+    }
     sim_dynamic_array = dynamic ? dynamic : shared;
     fibers.resize(threads);
     warps.assign((threads + 31) / 32, Warp{});
@@ -159,6 +164,7 @@ void Worker::run_block(uint64_t number) {
     until_switch = draw();
     t_worker = this;
     yield();
+    compare_warpgroups();
     t_worker = nullptr;
     if (is_watched)
         for (int w = 0; w < int(warps.size()); ++w) flush(w);

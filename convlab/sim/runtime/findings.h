@@ -85,6 +85,13 @@ template <typename... A>
     end(77);
 }
 
+// Reports a part of CUDA that the simulator lacks, and ends the process: what follows would be
+// incorrect for that reason alone.
+[[noreturn]] void not_simulated(uintptr_t pc, const std::string& what) {
+    report(true, "not simulated", pc, {}, "%s; the simulator does not support it: use a GPU", what);
+    end(77);
+}
+
 // Reports that there are no threads to run blocks in, or no memory for stacks. Ends the process.
 [[noreturn]] void out_of_stacks() {
     report(true, "memory", 0, {}, "%d blocks wait for one another, and this machine has no memory "

@@ -232,8 +232,9 @@ void sim_fence(bool of_block) {
     if (t_worker) t_worker->fence(of_block);
 }
 
-void sim_atomic(const volatile void* address, unsigned bytes, unsigned how) {
-    if (!t_worker) return;
+// An atomic by the current thread; `pc` is its code address.
+static void atomic_access(const volatile void* address, unsigned bytes, unsigned how,
+                          uintptr_t pc) {
     Worker& w = *t_worker;
     auto at = uintptr_t(address);
     ++w.counters.atomics;
@@ -244,7 +245,7 @@ void sim_atomic(const volatile void* address, unsigned bytes, unsigned how) {
     w.replaces = how & sim::kReplaces;
     Kind kind = how & sim::kLoads ? Kind::load : Kind::atomic;
     if (kind == Kind::load) how |= kVolatile;
-    w.access(at, bytes, kind, CALLER, true, how);
+    w.access(at, bytes, kind, pc, true, how);
     w.replaces = false;
     Fiber& f = w.fibers[w.current];
     for (unsigned i = 0; i < Fiber::kLoads; ++i) {
@@ -253,5 +254,9 @@ void sim_atomic(const volatile void* address, unsigned bytes, unsigned how) {
         (how & sim::kSwaps ? loaded_by.before_swap : loaded_by.before_atomic) = true;
     }
     if (how & sim::kAcquires) w.fence(how & sim::kOfBlock);
+}
+
+void sim_atomic(const volatile void* address, unsigned bytes, unsigned how) {
+    if (t_worker) atomic_access(address, bytes, how, CALLER);
 }
 }

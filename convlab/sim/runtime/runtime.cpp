@@ -46,5 +46,7 @@
 #include "host.h"
 #include "cuda_api.h"
 #include "tensor.h"
+#include "meet.h"
 #include "cublas.h"
+#include "ptx.h"
 #include "hooks.h"

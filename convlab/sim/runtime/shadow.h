@@ -243,9 +243,9 @@ void sim_read_only(const void* address, unsigned bytes) {
     }
 }
 
-void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
+void copy_async(void* to, const void* from, size_t bytes, size_t zeros, uintptr_t pc) {
     Worker& w = *t_worker;
-    uintptr_t pc = CALLER, at = uintptr_t(to);
+    uintptr_t at = uintptr_t(to);
     unsigned size = unsigned(bytes), batch = w.fibers[w.current].batch;
     if (bytes > zeros) w.access(uintptr_t(from), size - unsigned(zeros), Kind::load, pc);
     w.access(at, size, Kind::store, pc - 1);
@@ -258,6 +258,9 @@ void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
         w.cell_of(at + i).in_flight = index;  // the store above has ended the cell's shortcut
 }
 
+void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
+    copy_async(to, from, bytes, zeros, CALLER);
+}
 void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
 
 void sim_copy_wait(unsigned newest) {

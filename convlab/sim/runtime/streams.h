@@ -77,7 +77,8 @@ struct Issued {
 
 // Enters an operation on a stream, with a number for the cells of the data that it accesses. If it
 // is not ordered after the work that the caller of conv2d queued on its stream, such as the kernel
-// that stores x, that is reported (unless `watched` is false).
+// that stores x, that is reported. `watched` is false for a
+// copy from or to host memory, for which the host usually waits.
 Issued issue(cudaStream_t handle, uintptr_t pc, const char* what, bool watched = true,
              dim3 grid = {}, dim3 block = {}) {
     if (!++g_launch) ++g_launch;
@@ -97,7 +98,7 @@ Issued issue(cudaStream_t handle, uintptr_t pc, const char* what, bool watched =
         else
             report(false, "wrong stream", pc, {}, "this %s is on the default stream, but conv2d "
                    "got another stream as its last argument: on a GPU nothing orders the two", what);
-    } else if (g_stream && watched) {
+    } else if (g_stream) {
         g_left.push_back(g_launch);
     }
     Order& before = g_streams[stream].before = issued.before;
@@ -146,7 +147,7 @@ void report_unordered(uintptr_t pc, const char* access, const std::string& what,
 
 // Checks a copy, a fill or a library call that loads or stores memory, and enters it in the cells.
 void enter_range(const Issued& issued, const void* pointer, size_t bytes, Kind kind, uintptr_t pc) {
-    if (!g_trace || !in_buffers(uintptr_t(pointer)) || !bytes) return;
+    if (!g_trace || g_sample || g_record.on || !in_buffers(uintptr_t(pointer)) || !bytes) return;
     const Buffer* b = buffer_near(uintptr_t(pointer));
     if (!b || !b->cells || b->cells == kUncounted || uintptr_t(pointer) < b->base) return;
     Mark mark{};

@@ -76,6 +76,21 @@ FORWARDED(wgmma_commit, (), CALLER)
 FORWARDED(wgmma_wait, (unsigned newest), newest, CALLER)
 FORWARDED(wgmma, (float* d, uint64_t a, uint64_t b, int n, char type, int accumulate), d, a, b, n,
        type, accumulate, CALLER)
+void sim_partial_wmma(const char* operation, unsigned participants) {
+    partial_warp(operation, participants, CALLER);
+}
+void sim_barrier_init(void* barrier, int arrivals) {
+    if (uintptr_t(barrier) - uintptr_t(t_worker->shared) >= kSharedSpan)
+        not_simulated(CALLER, "a cuda::barrier outside of shared memory");
+    t_worker->mbarrier_init(uintptr_t(barrier), arrivals, CALLER);
+}
+uint64_t sim_mbarrier_phase(const void* at) {
+    return t_worker->mbarrier_at(uintptr_t(at), CALLER).phase;
+}
+FORWARDED(mbarrier_drop, (const void* at), uintptr_t(at), CALLER)
+FORWARDED(mbarrier_expect, (const void* at, int bytes), uintptr_t(at), bytes, CALLER)
+FORWARDED(copy_on_barrier, (void* to, const void* from, size_t bytes, const void* at), to, from,
+          bytes, uintptr_t(at), CALLER)
 void sim_launch_dependent() { g_dependent = true; }
 void sim_griddepcontrol_wait() { t_worker->async.previous_ended = true; }
 void sim_fence_proxy_async() {

@@ -215,6 +215,7 @@ struct Fiber {
     uintptr_t step;      // the basic block that it executes
     bool still;          // it has accessed nothing in that basic block yet
     uintptr_t waits_at;  // the code address of the operation that blocks it
+    uintptr_t mbarrier;  // the mbarrier that blocks it
     unsigned active;     // the result of its __activemask
     unsigned batch;      // the open batch of asynchronous copies
     // The addresses (with a cell) that it loaded last, and the sites of these loads.
@@ -266,6 +267,12 @@ struct Launch {
     double weight = 1;             // how many blocks each simulated block represents
     std::vector<Counters> counted;  // for each of the chosen blocks
     std::atomic<uint64_t> next{0};
+    bool cooperative = false;          // all blocks run at the same time
+    std::atomic<unsigned> cluster_x{1}, cluster_y{1}, cluster_z{1};  // blocks of a cluster
+    // Barriers of the whole grid (0) and of clusters (their number + 1): arrivals and the phase.
+    struct Meeting { uint64_t arrived = 0, phase = 0; };
+    std::unordered_map<uint64_t, Meeting> meetings;
+    std::unordered_map<uint64_t, char*> shared_of;  // of the blocks of a cluster that run now
     uint64_t ended_before = 0;  // blocks that had ended before this launch
     uint64_t watched_run = 0;   // of `watched_of` blocks, so many are watched; 0: all blocks
     uint64_t watched_of = 0;
@@ -311,6 +318,8 @@ bool g_host = false;                 // host code runs (see Opened)
 cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;
 uint16_t g_launch = 0;               // the number of the latest launch
+bool g_cooperative = false;          // the next launch is cooperative
+dim3 g_cluster;                      // the blocks of a cluster of the next launch
 bool g_dependent = false;            // the next launch may begin before the latest one ends
 std::atomic<uint32_t> g_clock{0};    // the time of the last operation that synchronizes, a count
 bool g_serial = false;               // in each launch one block runs at a time

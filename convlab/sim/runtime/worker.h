@@ -115,6 +115,7 @@ struct Worker {
     void compare_barriers();
     bool complete_activemask(int w);
     void deadlock(int from);
+    std::string describe_mbarrier(int thread) const;
 
     // access.h
     void step(uintptr_t pc);
@@ -184,6 +185,16 @@ struct Worker {
     void mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc);
     void mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc);
     void mbarrier_wait(uintptr_t address, int parity, uintptr_t pc);
+    void mbarrier_expect(uintptr_t address, int bytes, uintptr_t pc);
+    void mbarrier_drop(uintptr_t address, uintptr_t pc);
+    void copy_on_barrier(void* to, const void* from, size_t bytes, uintptr_t address, uintptr_t pc);
+    void named_barrier(int id, int count, bool waits, uintptr_t pc);
+    void start_clocks();
+    void learn_from(const Mbarrier& barrier);
+
+    // meet.h
+    void meet(uint64_t which, uint64_t blocks, uintptr_t pc);
+    void wait_for_blocks();
     void complete_if_done(Mbarrier& barrier);
     void bulk_aligned(uintptr_t to, uintptr_t from, int bytes, uintptr_t pc);
     void count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc);
@@ -196,6 +207,8 @@ struct Worker {
     void warp_collective(void (*step)(void**, unsigned), void* argument, uintptr_t pc);
     bool is_last_of_warp(void* argument, uintptr_t pc);
     void wgmma_done(unsigned newest);
+    void warpgroup_step(const WgmmaStep& step);
+    void compare_warpgroups();
     void wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                        uintptr_t pc, std::vector<Span>& reading);
     void wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate, uintptr_t pc);

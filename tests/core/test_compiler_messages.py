@@ -1,0 +1,69 @@
+"""Errors from a compiler's output: long lines are cut, and a full disk is not the kernel's fault."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from convlab.core.arguments import end_of, first_line
+from convlab.core.builds import compile_error as module
+from convlab.core.builds.compile_error import compile_error
+from convlab.core.builds.compiler_messages import quoted
+from convlab.core.builds.source import Source
+
+pytestmark = pytest.mark.pure
+
+SOURCE = Source("int a;\nint b\nint c;\n", "mine")
+FULL = "mine.cu:1:1: error: error writing to /tmp/cc.s: No space left on device\n"
+REAL = "mine.cu:3:1: error: expected ';' before 'int'\n"
+
+
+@pytest.mark.parametrize(
+    "log, kind",
+    [
+        (FULL, "not run"),
+        (FULL.replace("No space left on device", "File too large"), "not run"),
+        ("ninja: fatal: posix_spawn: Resource temporarily unavailable\n", "not run"),
+        (REAL, "does not build"),
+        (REAL + FULL, "does not build"),
+        ("g++: fatal error: Killed signal terminated program cc1plus\n", "not run"),
+    ],
+)
+def test_a_compiler_that_cannot_write_does_not_judge_the_kernel(log: str, kind: str) -> None:
+    assert compile_error(SOURCE, log).kind == kind
+
+
+def test_a_log_that_cannot_be_written_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert "full log: " in str(compile_error(SOURCE, REAL))
+    monkeypatch.setattr(module, "write_log", full)
+    error = compile_error(SOURCE, REAL)
+    assert "full log" not in str(error) and "mine.cu:3" in str(error)
+
+
+def test_long_names_and_lines_are_cut() -> None:
+    name = "x" * 5000
+    source = Source(f"int a;\n{name} y {'z' * 300};\n", "mine")
+    log = f"mine.cu:2:5002: error: '{name}' does not name a type\n"
+    text = str(compile_error(source, log))
+    assert "x" * 81 not in text and max(map(len, text.splitlines())) < 400
+    line, mark = quoted(source.text, 2, 5002)[1:3]
+    assert line[mark.index("^")] == "y"
+
+
+def test_a_line_that_is_not_long_is_whole() -> None:
+    line = "int " + "a, " * 50 + "b;"
+    assert quoted(line, 1, 5) == [f"    1 | {line}", "      |     ^"]
+
+
+def test_texts_for_messages() -> None:
+    assert end_of("a/b.cu") == "a/b.cu"
+    assert end_of("/" + "x" * 300) == "…" + "x" * 79
+    assert end_of(os.fsdecode(b"b\xff\n")) == "b\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"
+    assert first_line(ValueError("one\ntwo")) == "one"
+    assert first_line(ValueError("")) == "ValueError"
+    assert len(first_line(ValueError("x" * 5000))) < 200
+    assert first_line(ValueError("\ud800")) == "?"
