@@ -9,6 +9,7 @@ from ..core.builds.build import define_flags
 from ..core.builds.cache import Build
 from ..core.builds.source import Source
 from ..core.kernel.runnable import Allocate, Inputs, Runnable, empty
+from ..core.machine.gpus import DEFAULT_GPU, Gpu
 from ..core.problem.problem import Problem
 from . import library, simulation
 from .launch import SimLaunch
@@ -26,11 +27,22 @@ class Simulator:
     at_once = simulation.AT_ONCE
     macs_in_a_second = MACS_IN_A_SECOND
     device = torch.device("cpu")
-    target = (simulation.SM, simulation.SMEM)
+
+    def __init__(self, gpu: Gpu = DEFAULT_GPU) -> None:
+        self.gpu = gpu
+        self.target = (gpu.sm, gpu.limits.shared_optin_bytes)
+
+    def like(self, gpu: Gpu) -> "Simulator":
+        """Return a simulator that is another GPU."""
+        return Simulator(gpu)
 
     def build(self, source: Source, defines: Mapping[str, object], trace: bool) -> Build:
         """Compile for the simulator. Without `trace` a kernel runs without counts and checks."""
-        return library.build(source, define_flags(defines), trace=trace)
+        flags = define_flags(defines)
+        texts = [source.text, *(text for path, (_, text) in source.headers().items())]
+        if self.gpu.sm != DEFAULT_GPU.sm and any("__CUDA_ARCH__" in text for text in texts):
+            flags = [*flags, f"-D__CUDA_ARCH__={10 * self.gpu.sm}"]
+        return library.build(source, flags, trace=trace)
 
     def prepare(
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate

@@ -23,6 +23,7 @@ def simulated(
     """Run a kernel, or a build of it, on an arena's tensors; `options` are those of `simulate`."""
     names = ("workspace_limit", "trace", "time_limit")
     options = {name: getattr(kernel, name) for name in names} | options
+    options.setdefault("gpu", kernel.runs_on.gpu)
     library = (build or kernel.build()).library
     source = kernel.path or kernel.source
     return simulate(
@@ -90,6 +91,7 @@ class SimLaunch(Launch):
                 self._build,
                 schedule=schedule,
                 earlier=self._earlier,
+                watch=self.most_watched,
                 workspace_shift=self._workspace_shift,
             )
         except LaunchError as error:
@@ -98,7 +100,9 @@ class SimLaunch(Launch):
         self._trace = trace
         self.findings = trace.findings
         self.launches = trace.launches
-        self.counters = trace.counters
+        self.watched_in_part = trace.watched_in_part
+        # What a part of the blocks did is no count of the whole launch.
+        self.counters = None if trace.watched_in_part else trace.counters
 
     def call_after(self, earlier: Sequence[Problem]) -> None:
         """Call the kernel for other problems first, and then for this one, in one process."""

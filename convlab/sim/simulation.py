@@ -17,6 +17,7 @@ from ..core.errors import LaunchError
 from ..core.kernel import abi
 from ..core.machine import child, interrupt
 from ..core.machine.device import available_bytes
+from ..core.machine.gpus import DEFAULT_GPU, Gpu
 from ..core.problem.format import FLOAT32, Format
 from ..core.show.long_text import shortened
 from .arrays import Array
@@ -24,10 +25,6 @@ from .library import runtime
 from .report_text import describe_findings, quote_line
 from .trace import Trace
 
-# The simulated GPU is an H200: its compute capability, and the bytes of shared memory that a block
-# may opt into.
-SM = 90
-SMEM = 227 << 10
 # Default limits of a run in seconds: in all, and without a finished block.
 TIME_LIMIT = 120.0
 STALL_LIMIT = 20.0
@@ -147,6 +144,7 @@ def simulate(
     source: Path | str,
     trace: bool = True,
     time_limit: float = TIME_LIMIT,
+    gpu: Gpu = DEFAULT_GPU,
     **more: object,
 ) -> Trace:
     """Run a built kernel's ``conv2d`` once on the tensors of an arena; y is written.
@@ -159,6 +157,7 @@ def simulate(
     label, source : the kernel's name, and its file or text, for messages.
     trace : whether to count and check accesses. A run without it is several times as fast.
     time_limit : in seconds.
+    gpu : the GPU that the simulator is: its limits and properties.
     more : workspace_limit, in bytes, and any of these:
 
         - schedule: 0 (the default) runs threads and blocks from the first to the last, each until
@@ -168,6 +167,10 @@ def simulate(
         - earlier: problems in the form of `problem`, each with the bytes of its tensors by name.
           The kernel is called for them first, in the same process, with other data, at the same
           addresses if it fits.
+        - watch: of a launch with more threads than this, only a part of the blocks is watched for
+          races and uninitialised reads; 0 (the default) watches all blocks. Bounds are always
+          checked. ``Trace.watched_in_part`` says whether that happened. The counts are then
+          incomplete.
         - workspace_shift: bytes from the start of a page to the workspace and the plan.
         - sample: (blocks, seed) runs only this many blocks of each launch, chosen at random. Counts
           are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and the
@@ -192,6 +195,8 @@ def simulate(
         "trace": trace,
         "time_limit": time_limit,
         "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6, _slowest(problem, more))),
+        "gpu": _numbers(gpu),
+        "gpu_name": f"convlab's simulator as {gpu.name}",
         "memory": arena.path,
         "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
         "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
@@ -217,6 +222,29 @@ def simulate(
         error.findings = result.findings
         raise error
     return result
+
+
+def _numbers(gpu: Gpu) -> list[int]:
+    """Return the numbers of a GPU in the order of SimDevice (include/sim_device.h)."""
+    limits = gpu.limits
+    # Memory of double data rate moves two bits per cycle and line of the bus.
+    gb_per_s = gpu.datasheet.memory_gb_per_s if gpu.datasheet else 0
+    memory_khz = round(gb_per_s * 4e6 / gpu.bus_bits) if gpu.bus_bits else 0
+    return [
+        gpu.sm,
+        gpu.sms,
+        limits.threads,
+        limits.blocks,
+        limits.registers,
+        limits.shared_bytes,
+        limits.shared_optin_bytes,
+        limits.reserved_bytes,
+        gpu.l2_bytes,
+        gpu.memory_bytes,
+        round(gpu.ghz * 1e6),
+        memory_khz,
+        gpu.bus_bits,
+    ]
 
 
 def _ask_free_host(request: bytes, limit: float) -> bytes:
@@ -256,7 +284,9 @@ def _failure(
         for finding in result.findings:
             if finding.kind == "refused launch":
                 lines += quote_line(finding.file, finding.line, source)
-        return LaunchError("\n".join(lines))
+        # On another GPU, a kernel may refuse a problem; but an error of CUDA must not be ignored.
+        ignored = result.ignored and request["gpu"] != _numbers(DEFAULT_GPU)
+        return LaunchError("\n".join(lines), kind="refused launch" if ignored else "")
     if status != 0 or not result.counters:
         return _host_crash(label, child.describe(status))
     return None

@@ -68,6 +68,8 @@ class Trace:
     launched : of a run that was stopped in its host code: how many launches had finished.
     quiet : of a run that was stopped: the seconds since a block finished last, and of the whole run,
         in which the process worked.
+    ignored : an error of CUDA that the entry point did not return.
+    watched_in_part : whether races were looked for in a part of the blocks of some launch only.
     complete : whether `accesses` has all accesses; otherwise the limit was reached.
     """
 
@@ -89,6 +91,8 @@ class Trace:
         self.missing: str | None = json.loads(self._last("missing", "null"))
         self.note = self._last("note")
         self.workspace = int(self._last("workspace", "0"))
+        self.ignored = self._last("ignored")
+        self.watched_in_part = bool(rows["in part"])
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
         self.is_late = bool(rows["late"])

@@ -19,6 +19,7 @@ from ..core.kernel.runnable import Runnable
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from .after_others import SHARED_BYTES, AfterOthers, LeastWorkspace
+from .other_gpus import OTHER_GPUS
 from .sparse import SPARSE
 from .unusual_data import (
     Cancelled,
@@ -85,7 +86,7 @@ LITTLE = (
         twice=True,
     ),
 )
-ALL = (*SETTINGS, SPARSE, *IN_CHUNKS, *LITTLE)
+ALL = (*SETTINGS, SPARSE, *IN_CHUNKS, *LITTLE, *OTHER_GPUS)
 NAMES = tuple(setting.name for setting in ALL)
 
 # The problems that run with the least workspace: a kernel may then launch once for each pixel.

@@ -1,22 +1,30 @@
-"""Define a setting for offsets over 2^31: an x with more elements than an int can count.
+"""Define a setting for offsets over 2^31: an x or a y with more elements than an int can count.
 
-The problems read few elements of x. The setting works only on the simulator, where memory that is
-never accessed takes no space.
+In some problems few outputs read few elements of a large x, and the kernel runs as a whole. In the
+others y is large too, and a sample of its blocks runs: twice, because the first run shows which
+elements of x they read. The setting works only on the simulator, where memory that is never accessed
+takes no space.
 """
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..core.correctness import reference
-from ..core.correctness.examine import compared_once
+from ..core.correctness.examine import compared_once, reported
 from ..core.correctness.output import OutputComparison
 from ..core.correctness.reference import Reference
 from ..core.correctness.report import Report
 from ..core.correctness.setting import Setting
 from ..core.errors import LaunchError, ProblemError
+from ..core.finding import Finding
 from ..core.kernel.runnable import Runnable
+from ..core.machine.gpus import DEFAULT_GPU
 from ..core.problem.format import FLOAT32
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
@@ -25,6 +33,23 @@ from ..core.problem.problem import Problem
 _SECONDS = 20.0
 # For each problem the number of channels, and the height and width of the image.
 _PLANES = ((3, 32800), (1, 46400))
+# Problems with over 2^32 outputs, so that half of the offsets exceed 2^31: a large plane, many
+# channels, and many groups. A kernel runs the first of each line that it supports.
+_LARGE = (
+    ("N1 C1 H65600 W65600 K1 R1 S1", "N1 C1 H65600 W65600 K1 R3 S3 p1"),
+    ("N3 C2 H1024 W1024 K1400 R1 S1", "N3 C2 H1024 W1024 K1400 R3 S3 p1"),
+    ("N2 C46400 H216 W216 K46400 R3 S3 p1 g46400",),
+)
+_INT = 1 << 31
+# How many blocks of each launch run, and for how many seconds at most.
+_BLOCKS = 12
+_BLOCKS_SECONDS = 6.0
+# A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
+_WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 20)
+# At most this many elements of a block's range are filled, or compared.
+_RANGE = 1 << 20
+# At most this many outputs are compared.
+_COMPARED = 20_000
 
 
 @dataclass(frozen=True)
@@ -32,7 +57,7 @@ class Sparse(Setting):
     """Run a problem that reads few elements of an x with more elements than an int can count."""
 
     name: str = "sparse"
-    words: str = "with an x of over 2^31 elements, reading few of them"
+    words: str = "with an x or a y of over 2^31 elements, accessing few of them"
     fits_any: bool = True
 
     def examine(self, kernel: Runnable, problem: Problem, seed: int) -> Report:
@@ -52,6 +77,8 @@ class Sparse(Setting):
             raise ProblemError(
                 f'setting="sparse" does not take this problem, it has its own problems: {offer}'
             )
+        if math.prod(problem.y_shape) >= _INT:
+            return _examine_blocks(self, kernel, problem, seed)
         return _examine(self, kernel, problem, seed)
 
 
@@ -75,6 +102,9 @@ def sparse_problems(kernel: Runnable) -> list[Problem]:
             if not kernel.unsupported(problem):
                 problems.append(problem)
                 break
+    for specs in _LARGE:
+        fitting = (named_problem(spec) for spec in specs)
+        problems += [problem for problem in fitting if not kernel.unsupported(problem)][:1]
     return problems
 
 
@@ -106,3 +136,94 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
     expected = Reference(problem, (x, w, None), seed)
     compared = OutputComparison(expected, y, bound, poisoned=False)
     return compared_once(kernel, problem, setting, compared)
+
+
+def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: int) -> Report:
+    """Return the report of a sample of a kernel's blocks, on a problem with a large y.
+
+    Their bounds are checked, and the outputs that they stored are compared.
+    """
+    from ..sim.launch import simulated
+    from ..sim.simulation import Arena
+
+    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+    arena = Arena(shapes, ["x", "y"])
+    x, w, y = (arena.tensors[name] for name in shapes)
+    random = torch.Generator().manual_seed(seed)
+    w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
+
+    def run() -> Any:
+        return simulated(
+            kernel, problem, arena, sample=(_BLOCKS, seed), time_limit=_BLOCKS_SECONDS, gpu=_WIDE
+        )
+
+    try:
+        trace = run()
+        for part in _accessed(trace, "x", x):
+            part.normal_(generator=random)
+        trace = run()
+    except LaunchError as error:
+        if error.kind in ("endless loop", "out of time", "too little workspace"):
+            error.kind = ""
+        raise
+    bound = reference.tolerance(kernel.precision, problem.gemm_k)
+    fields = {"bound": bound, "outputs": math.prod(problem.y_shape)}
+    if len(trace.launches) > 1 or trace.workspace:
+        # The blocks of a launch read what blocks of the launch before wrote, and few of those ran.
+        fields["unwatched"] = "only the bounds of a sample of blocks were watched"
+        return reported(kernel, problem, setting, [], error=0.0, worst=0.0, limit=1.0, **fields)
+    where = torch.cat([_positions(part, y) for part in _accessed(trace, "y", y)] or [_NOWHERE])
+    if not len(where):
+        raise LaunchError(f"{kernel.name} on {problem.label}: the sampled blocks stored no outputs")
+    where = where[:: -(-len(where) // _COMPARED)]
+    expected = reference.truth(problem, x, w, None, torch.stack(_unravel(where, y.shape), 1))
+    stored = y.view(-1)[where].double()
+    errors = (stored - expected).abs()
+    limit = 6 * bound * (float(expected.square().mean().sqrt()) + expected.abs())
+    wrong = int((~(errors <= limit)).sum())
+    worst = int((errors / limit).argmax())
+    findings = []
+    if wrong:
+        index = tuple(int(axis[worst]) for axis in _unravel(where, y.shape))
+        text = (
+            f"{wrong:,} of {len(where):,} outputs that a sample of blocks stored are incorrect, the "
+            f"worst at (n, k, p, q) = {index}: {float(stored[worst]):.6g}, but the reference has "
+            f"{float(expected[worst]):.6g}"
+        )
+        findings = [Finding("wrong result", text, array="y", index=index)]
+    fields |= {"worst": float(errors[worst]), "limit": float(limit[worst]), "wrong": wrong}
+    fields["error"] = float(errors.norm() / expected.norm())
+    fields["compared"] = f"{len(where):,} outputs of {_BLOCKS} blocks compared with float64"
+    return reported(kernel, problem, setting, findings, **fields)
+
+
+_NOWHERE = torch.empty(0, dtype=torch.int64)
+
+
+def _accessed(trace: Any, array: str, tensor: Tensor) -> list[Tensor]:
+    """Return the parts of a tensor that the sampled blocks accessed, as flat views.
+
+    Of a long range, its beginning and its end are returned.
+    """
+    flat = tensor.view(-1)
+    parts = []
+    for row in trace.reaches:
+        if row["array"] != array:
+            continue
+        low = int(row["low"]) // 4
+        high = -(-int(row["high"]) // 4)
+        if high - low <= 2 * _RANGE:
+            parts.append(flat[low:high])
+        else:
+            parts += [flat[low : low + _RANGE], flat[high - _RANGE : high]]
+    return parts
+
+
+def _positions(part: Tensor, y: Tensor) -> Tensor:
+    """Return the flat indices in y of the elements of a part that are not 0: those were stored."""
+    return part.nonzero()[:, 0] + part.storage_offset() - y.storage_offset()
+
+
+def _unravel(where: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return the indices (n, k, p, q) of flat indices."""
+    return torch.unravel_index(where, tuple(shape))

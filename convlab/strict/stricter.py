@@ -11,8 +11,10 @@ from ..core.kernel.runnable import Runnable
 from ..core.problem.problem import Problem
 from . import nvcc_report
 from .generated_problems import generate, option_pairs
+from .other_gpus import trials_on_other_gpus
 from .settings import host_problems, settings_for, with_relu, workspace_trials
 from .smallest_failure import shrink
+from .source_conditions import source_problems
 from .sparse import SPARSE, sparse_problems
 
 # Every third generated problem has a ReLU, if the kernel fuses one.
@@ -37,7 +39,8 @@ class Strict:
         """Return at least `count` generated problems.
 
         More are drawn until the kernel supports a quarter of `count`, and until each pair of
-        unusual options that it supports (such as a stride and groups) occurs in one of them.
+        unusual options that it supports (such as a stride and groups) occurs in one of them. Then
+        come problems on both sides of the conditions in the source, each named after its condition.
         """
         drawn: list[Problem] = []
         supported = 0
@@ -52,7 +55,8 @@ class Strict:
                 drawn.append(problem)
                 supported += is_supported
                 covered |= new_pairs
-        return drawn
+        known = set(drawn)
+        return drawn + [each for each in source_problems(self.kernel) if each not in known]
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield trials with little workspace, in each setting, and on an x of over 2^31 elements."""
@@ -60,6 +64,8 @@ class Strict:
         if self.kernel.source:
             for host in host_problems(self.kernel, [report.problem for report in reports]):
                 yield list(product([host], settings_for(self.kernel, host)))
+        if self.kernel.counts and self.kernel.source:
+            yield list(trials_on_other_gpus(self.kernel))
         yield list(product(sparse_problems(self.kernel), [SPARSE]))
 
     def shrink(self, problem: Problem, fails: Callable[[Problem], bool]) -> Problem:

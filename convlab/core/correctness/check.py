@@ -57,13 +57,11 @@ _INT = 1 << 31
 # Matches the declaration of an array.
 _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
 # A problem of a default check is long if a dimension or the number of outputs is larger than this.
-# On the simulator a long problem runs once, in the build without bounds and race checks.
+# On the simulator a long problem runs only once.
 _LONG = 1200
 _MANY = 60_000
-_UNWATCHED = (
-    f"bounds and races were not watched, because a dimension is over {_LONG:,}, or the outputs are "
-    f"more than {_MANY:,}"
-)
+# In a launch with more threads than this, races are watched in a part of the blocks.
+_MOST_WATCHED = 400_000
 # A default check on the simulator leaves out larger problems: they would take minutes.
 _SIM_OUTPUTS = 4_000_000
 # When crashes and hangs have taken this long, the rest of a set is left out.
@@ -326,6 +324,8 @@ class Checker:
             return self._run_with_least_workspace(problem, setting, kernel, notes)
         if setting.workspace:
             kernel = kernel.limited(setting.workspace)
+        if setting.gpu is not None:
+            kernel = kernel.on_gpu(setting.gpu)
         given = (kernel, problem, self.seed, notes, setting)
         try:
             kernel.accept(problem)
@@ -333,7 +333,7 @@ class Checker:
                 return self.runner.call(examine, *given, time_limit=kernel.time_limit)
             with explained(kernel.name):
                 report = examine(*given)
-                if report.ok and setting is ORDINARY:
+                if report.ok and not setting.name:
                     report = self._with_array_bounds(report, kernel)
             return self.stricter.watch(report)
         except ConvlabError as error:
@@ -371,9 +371,7 @@ class Checker:
     def run_briefly(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
         """Check one problem of the default check; run a long one once on the simulator."""
         if self.kernel.counts and _is_long(problem) and not setting.fits_any:
-            once = ONCE if setting is ORDINARY else setting
-            report = self.run(problem, once, self.kernel.untraced())
-            return replace(report, unwatched=_UNWATCHED)
+            setting = replace(setting, twice=False, most_watched=_MOST_WATCHED)
         return self.run(problem, setting)
 
     def attempt(
@@ -390,7 +388,8 @@ class Checker:
             return str(error)
         except LaunchError as error:
             # The entry point may return an error for an alignment that it does not support.
-            is_unsupported = not error.kind and (setting.moves_inputs or setting.fits_any)
+            is_special = setting.moves_inputs or setting.fits_any or setting.gpu is not None
+            is_unsupported = not error.kind and is_special
             if is_unsupported or error.kind == "too little workspace":
                 return error.args[0].split(": load(")[0]
             self.seconds_lost += time.perf_counter() - started
@@ -439,7 +438,11 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     if kernel.counts:
         fixed = [problem for problem in fixed if math.prod(problem.y_shape) < _SIM_OUTPUTS]
     generated = checker.stricter.problems(count, checker.seed)
-    what = f"{len(fixed)} fixed and {len(generated)} generated problems, seed {checker.seed}"
+    # Problems for conditions in the source have names.
+    named = sum(bool(problem.name) for problem in generated)
+    sides = f", {named} on both sides of conditions in the source" if named else ""
+    drawn = len(generated) - named
+    what = f"{len(fixed)} fixed and {drawn} generated problems, seed {checker.seed}{sides}"
     reports = _check_set(checker, checker.run_briefly, fixed + generated, (what,))
     for trials in checker.stricter.trials(reports.reports):
         if reports.ok:

@@ -135,7 +135,7 @@ def _examine(
     failures += output.changed_inputs(launch.inputs, pristine)
     runs.launch_findings += launch.findings
 
-    report = _report(
+    report = reported(
         kernel,
         problem,
         setting,
@@ -145,6 +145,7 @@ def _examine(
         notes=tuple(all_notes),
         threads=_most_threads(launch),
         counters=runs.counters,
+        unwatched=setting.in_part() if launch.watched_in_part else "",
         host_seconds=runs.seconds,
     )
     if (compared.wrong or compared.unwritten or changed) and kernel.device.type == "cuda":
@@ -249,7 +250,7 @@ def failed(
     """Return the report of a kernel that crashed or hung."""
     outputs = math.prod(problem.y_shape)
     bound = reference.tolerance(kernel.precision, problem.gemm_k, outputs)
-    return _report(
+    return reported(
         kernel,
         problem,
         setting,
@@ -265,10 +266,10 @@ def compared_once(
     kernel: Runnable, problem: Problem, setting: Setting, compared: OutputComparison
 ) -> Report:
     """Return the report for a setting that ran the kernel and compared y by itself."""
-    return _report(kernel, problem, setting, compared.failures(), **compared.numbers)
+    return reported(kernel, problem, setting, compared.failures(), **compared.numbers)
 
 
-def _report(
+def reported(
     kernel: Runnable, problem: Problem, setting: Setting, findings: Iterable[Finding], **fields: Any
 ) -> Report:
     """Return a report with the given findings and fields."""
@@ -294,6 +295,7 @@ def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem]
     if device.type == "cuda":
         torch.cuda._sleep(_SLEEP_CYCLES)
     poisoned = output.poison(launch)
+    launch.most_watched = setting.most_watched
     setting.run(launch, earlier)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..finding import Finding
+from ..machine.gpus import Gpu
 from ..kernel.runnable import Launch, Runnable
 from ..problem.problem import Problem
 from . import reference
@@ -49,6 +50,9 @@ class Setting:
     normal : whether the data are normally distributed, so that other kernels can use the reference.
     fits_any : whether the setting has its own problems, which are never scaled down.
     keeps_filter : whether w must keep its values after `conv2d_prepare`.
+    most_watched : in a launch with more threads than this, the simulator watches a part of the
+        blocks for races and uninitialised reads; 0 means all of them. Bounds are always watched.
+    gpu : the GPU that the simulator is; None means its default.
     advice : a note for a failing report: what the header may declare.
     """
 
@@ -61,6 +65,8 @@ class Setting:
     normal: bool = True
     fits_any: bool = False
     keeps_filter: bool = False
+    most_watched: int = 0
+    gpu: Gpu | None = None
     advice: str = ""
 
     @property
@@ -78,6 +84,13 @@ class Setting:
         `allowed` is the bound of the precision class, `rms` the root mean square of the reference.
         """
         return allowed
+
+    def in_part(self) -> str:
+        """Return what a run did not watch, if a launch had too many threads."""
+        return (
+            "races were watched in a part of the blocks, because a launch has over "
+            f"{self.most_watched:,} threads"
+        )
 
     def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
         """Return lists of problems: the kernel runs once for each list, after calls for its problems."""

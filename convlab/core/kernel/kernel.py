@@ -23,6 +23,7 @@ from ..builds.key import environment
 from ..builds.source import Source
 from ..defaults import ENGINES
 from ..errors import CatalogError, ProblemError
+from ..machine.gpus import Gpu
 from ..problem.format import Format
 from ..problem.named import problem as named_problem
 from ..problem.problem import Problem
@@ -99,6 +100,8 @@ class Kernel(CallableRunnable):
         self._pinned = pinned
         self.engine = options.engine
         self.runs_on = engine_named(options.engine)
+        if options.gpu is not None:
+            self.runs_on = self.runs_on.like(options.gpu)
         self.defines = options.defines
         self.workspace_limit = options.workspace_limit
         self.time_limit = options.time_limit
@@ -227,6 +230,12 @@ class Kernel(CallableRunnable):
         """Return this kernel for another engine; `time_limit` is in seconds."""
         limit = self._options.time_limit if time_limit is None else time_limit
         return self._with(self._text, engine=engine, time_limit=limit)
+
+    def on_gpu(self, gpu: Gpu) -> Kernel:
+        """Return this kernel on a simulator that is another GPU. Raises ProblemError on a GPU."""
+        if not self.counts:
+            return super().on_gpu(gpu)
+        return self._with(self._text, gpu=gpu)
 
     def limited(self, workspace_limit: int) -> Kernel:
         """Return this kernel with another workspace limit, in bytes."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from .. import arguments as valid
 from ..errors import ProblemError
+from ..machine.gpus import Gpu
 from .cuda import CUDA
 from .engine import engine_name, engine_named
 
@@ -25,6 +26,8 @@ class Options:
     time_limit: float = CUDA.time_limit
     isolate: bool = True
     trace: bool = True
+    # The GPU that the simulator is; None means its default.
+    gpu: Gpu | None = None
 
     @classmethod
     def of(
@@ -35,6 +38,7 @@ class Options:
         time_limit: float | None = None,
         isolate: bool = True,
         trace: bool = True,
+        gpu: Gpu | None = None,
     ) -> Options:
         """Return the validated options, with the actual engine and time limit for the defaults.
 
@@ -54,6 +58,7 @@ class Options:
             time_limit=valid.real(seconds, "time_limit", above=0),
             isolate=valid.flag(isolate, "isolate"),
             trace=valid.flag(trace, "trace"),
+            gpu=gpu,
         )
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ..builds.cache import Build
 from ..builds.source import Source
-from ..errors import ConvlabError, LaunchError, UnsupportedError
+from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
+from ..machine.gpus import Gpu
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
 
@@ -51,6 +52,10 @@ class Launch:
     # For a simulated call: kernel, grid and block of each launch; memory traffic by line; for a
     # small y, the line that stored each element last.
     launches: Sequence[Mapping[str, Any]] = ()
+    # For the simulator: in a launch with more threads than `most_watched` it watches only a part of
+    # the blocks for races (0: it watches all). Did it do so in the last call?
+    most_watched: int = 0
+    watched_in_part: bool = False
     lines: Sequence[Mapping[str, Any]] = ()
     stored: Sequence[tuple[int, str, int]] = ()
 
@@ -172,6 +177,16 @@ class Runnable:
     def _instead(self, problem: Problem) -> str:
         """Return which kernels support a problem instead, as the end of a sentence."""
         return ""
+
+    def on_gpu(self, gpu: Gpu) -> Runnable:
+        """Return this runnable on a simulator that is another GPU.
+
+        Raises ProblemError for one that does not run on the simulator.
+        """
+        raise ProblemError(
+            f"{self.name} runs with engine={self.engine!r}, but only the simulator can be another "
+            f'GPU, such as {gpu.name}: use engine="sim"'
+        )
 
     def untraced(self) -> Runnable:
         """Return this runnable without the simulator's counts and diagnostics: it runs faster."""

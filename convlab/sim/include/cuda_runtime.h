@@ -19,7 +19,9 @@
 #define __NVCC__ 1
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
-#define __CUDA_ARCH__ 900  // in host code too, because host and device code are compiled together
+#ifndef __CUDA_ARCH__  // in host code too, because host and device code are compiled together
+#define __CUDA_ARCH__ 900
+#endif
 #endif
 
 #define __global__

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "sim.h"
+#include "sim_device.h"
 
 enum cudaError_t : int {
     cudaSuccess = 0,
@@ -134,17 +135,18 @@ inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t
 }
 
 // ---- device properties and occupancy; the registers of a kernel are not known --------------
+// The values that differ between GPUs are set in sim_properties.
 struct cudaDeviceProp {
-    char name[256] = "convlab's simulator, with the limits of an H200";
-    size_t totalGlobalMem = size_t(140) << 30, totalConstMem = 64 << 10,
-           sharedMemPerBlock = 48 << 10, sharedMemPerBlockOptin = 227 << 10,
-           sharedMemPerMultiprocessor = 228 << 10, reservedSharedMemPerBlock = 1 << 10;
+    char name[256] = "";
+    size_t totalGlobalMem = 0, totalConstMem = 64 << 10,
+           sharedMemPerBlock = 48 << 10, sharedMemPerBlockOptin = 0,
+           sharedMemPerMultiprocessor = 0, reservedSharedMemPerBlock = 0;
     int regsPerBlock = 65536, regsPerMultiprocessor = 65536, warpSize = 32,
         maxThreadsPerBlock = 1024, maxThreadsDim[3] = {1024, 1024, 64},
-        maxGridSize[3] = {0x7fffffff, 65535, 65535}, maxThreadsPerMultiProcessor = 2048,
-        maxBlocksPerMultiProcessor = 32, major = 9, minor = 0, multiProcessorCount = 132,
-        l2CacheSize = 60 << 20, clockRate = 1980000, memoryClockRate = 3201000,
-        memoryBusWidth = 6144, concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 1,
+        maxGridSize[3] = {0x7fffffff, 65535, 65535}, maxThreadsPerMultiProcessor = 0,
+        maxBlocksPerMultiProcessor = 0, major = 0, minor = 0, multiProcessorCount = 0,
+        l2CacheSize = 0, clockRate = 0, memoryClockRate = 0, memoryBusWidth = 0,
+        concurrentKernels = 1, managedMemory = 1, cooperativeLaunch = 1,
         computeMode = cudaComputeModeDefault, integrated = 0, canMapHostMemory = 1, ECCEnabled = 1,
         unifiedAddressing = 1, asyncEngineCount = 1, deviceOverlap = 1, pageableMemoryAccess = 0,
         concurrentManagedAccess = 1, kernelExecTimeoutEnabled = 0, isMultiGpuBoard = 0,
@@ -160,9 +162,27 @@ struct cudaDeviceProp {
     size_t memPitch = 0x7fffffff, textureAlignment = 512, texturePitchAlignment = 32,
            surfaceAlignment = 512;
 };
+inline cudaDeviceProp sim_properties() {
+    const SimDevice& gpu = *sim_device();
+    cudaDeviceProp is;
+    strcpy(is.name, gpu.name);
+    is.totalGlobalMem = size_t(gpu.memory_bytes);
+    is.sharedMemPerBlockOptin = size_t(gpu.shared_optin);
+    is.sharedMemPerMultiprocessor = size_t(gpu.shared_bytes);
+    is.reservedSharedMemPerBlock = size_t(gpu.shared_reserved);
+    is.regsPerBlock = is.regsPerMultiprocessor = int(gpu.registers);
+    is.maxThreadsPerMultiProcessor = int(gpu.threads);
+    is.maxBlocksPerMultiProcessor = int(gpu.blocks);
+    is.major = int(gpu.sm / 10), is.minor = int(gpu.sm % 10);
+    is.multiProcessorCount = int(gpu.sms);
+    is.l2CacheSize = int(gpu.l2_bytes);
+    is.clockRate = int(gpu.clock_khz), is.memoryClockRate = int(gpu.memory_clock_khz);
+    is.memoryBusWidth = int(gpu.bus_bits);
+    return is;
+}
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
     if (device) return sim_error(cudaErrorInvalidDevice);
-    return *of = {}, cudaSuccess;
+    return *of = sim_properties(), cudaSuccess;
 }
 // The properties for cudaDeviceGetAttribute: name, CUDA's number, field of cudaDeviceProp.
 #define SIM_ATTRIBUTES(USE)                                                                     \
@@ -187,7 +207,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int device) {
 #define SIM_NUMBER(name, number, property) cudaDevAttr##name = number,
 enum cudaDeviceAttr { SIM_ATTRIBUTES(SIM_NUMBER) };
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-    const cudaDeviceProp has;
+    const cudaDeviceProp has = sim_properties();
 #define SIM_GIVEN(name, number, property) \
     if (attribute == number) return *value = int(has.property), cudaSuccess;
     SIM_ATTRIBUTES(SIM_GIVEN)
@@ -197,20 +217,23 @@ template <typename F>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F, int threads,
                                                           size_t shared_bytes) {
     if (threads < 1 || threads > 1024) return sim_error(cudaErrorInvalidValue);
-    int fit = int((228 << 10) / (shared_bytes + (1 << 10)));
-    return *blocks = std::min({2048 / ((threads + 31) / 32 * 32), 32, fit}), cudaSuccess;
+    const SimDevice& gpu = *sim_device();
+    size_t each = shared_bytes + size_t(gpu.shared_reserved);
+    int fit = shared_bytes > size_t(gpu.shared_optin) ? 0 : each ? int(gpu.shared_bytes / each) : 32;
+    int by_threads = int(gpu.threads) / ((threads + 31) / 32 * 32);
+    return *blocks = std::min({by_threads, int(gpu.blocks), fit}), cudaSuccess;
 }
 template <typename F>
 cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F kernel,
                                                size_t shared_bytes = 0, int limit = 0) {
     *block = limit > 0 ? std::min(limit, 1024) : 1024;
     auto error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(grid, kernel, *block, shared_bytes);
-    return *grid *= 132, error;
+    return *grid *= int(sim_device()->sms), error;
 }
 struct cudaFuncAttributes {
     size_t sharedSizeBytes = 0, constSizeBytes = 0, localSizeBytes = 0;
     int maxThreadsPerBlock = 1024, numRegs = 0, maxDynamicSharedSizeBytes = 48 << 10,
-        ptxVersion = 90, binaryVersion = 90;
+        ptxVersion = int(sim_device()->sm), binaryVersion = int(sim_device()->sm);
 };
 template <typename F>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, F*) { return *of = {}, cudaSuccess; }
@@ -252,7 +275,7 @@ inline cudaError_t cudaHostUnregister(void*) { return sim_error(cudaErrorNotSupp
 inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
 inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-    return *free = *total = size_t(140) << 30, cudaSuccess;
+    return *free = *total = size_t(sim_device()->memory_bytes), cudaSuccess;
 }
 // Inlined, so that the runtime's CALLER is a line of the kernel's file.
 #define SIM_COPY __forceinline__ cudaError_t

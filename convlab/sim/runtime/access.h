@@ -8,6 +8,7 @@ namespace {
 // so lanes that accessed nothing in the iteration reconverge there too. A step forward needs no
 // entry, because lanes that are ahead wait for lanes that are behind.
 inline void Worker::step(uintptr_t pc) {
+    if (!is_watched) return;
     size_t at = pc - code;
     if (at < code_bytes) ++steps[at / 4];
     if (in_collective) return;
@@ -34,7 +35,7 @@ void Worker::log_control_flow(uintptr_t what) {
 }
 
 inline void Worker::function_entry(uintptr_t from) {
-    if (in_collective) return;
+    if (in_collective || !is_watched) return;
     Fiber& f = fibers[current];
     if (f.calls < int(std::size(f.called_from))) f.called_from[f.calls] = from;
     ++f.calls;
@@ -43,7 +44,7 @@ inline void Worker::function_entry(uintptr_t from) {
 }
 
 inline void Worker::function_exit() {
-    if (in_collective) return;
+    if (in_collective || !is_watched) return;
     log_control_flow(kLeaves);
     Fiber& f = fibers[current];
     --f.calls;
@@ -82,6 +83,15 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
 // is nothing to check.
 inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned,
                            unsigned how) {
+    if (!is_watched) {
+        // Of a block that is not watched, only the bounds of global memory are checked.
+        if (!in_buffers(address) && address >= 1 << 16) return;
+        const Slot& slot = site_of[first_slot(pc)];
+        const Site& s = sites[slot.index];
+        bool known = slot.pc == pc && address - s.low <= s.reach;
+        if (known && !(aligned && (address & (bytes - 1)))) return;
+        return access_slow_path(address, bytes, kind, pc, aligned, how);
+    }
     bool placed = in_buffers(address) || address - uintptr_t(shared) < kSharedSpan;
     if (!placed && address >= 1 << 16 && !pending.address) return;
     const Slot& slot = site_of[first_slot(pc)];
@@ -118,7 +128,7 @@ void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uint
         until_switch = draw();
         yield();
     }
-    if (!g_trace) return;
+    if (!is_watched) return;
     if (next_entry == log_end) {
         fibers[current].state = State::log_full;
         yield();

@@ -19,7 +19,7 @@ void Worker::check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintp
     uint16_t index;
     Site& s = site(pc - (kind == Kind::store), 4, kind, index);
     locate(s, address, bytes, global);
-    if (g_trace && s.cells)
+    if (is_watched && s.cells)
         check_access(s.cells + (address - s.low) / 4,
                 {address, bytes, kind, false, global, s.fresh, s.output, index});
 }
@@ -27,7 +27,7 @@ void Worker::check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintp
 // Checks a read of shared memory through the asynchronous proxy: also, is there a proxy fence?
 void Worker::check_proxy_read(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who) {
     check_uncounted(address, bytes, Kind::load, pc);
-    if (!g_trace) return;
+    if (!is_watched) return;
     for (uintptr_t at = address; at < address + bytes; at += 4) {
         const Mark& w = cell_of(at).writer;
         if (!w.launch || w.bulk || w.block != uint32_t(block) || w.launch != launch->number)
@@ -236,6 +236,7 @@ void Worker::count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc) {
 }
 
 void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address, uintptr_t pc) {
+    needs_sm(g_device.sm >= 90, "a bulk copy", "sm_90 or later");
     bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
     Mbarrier& barrier = mbarrier_at(address, pc);
     check_uncounted(uintptr_t(from), unsigned(bytes), Kind::load, pc);
@@ -244,7 +245,7 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
     std::memcpy(to, from, size_t(bytes));
     uint16_t index;
     site(pc - 1, 4, Kind::store, index);
-    for (uintptr_t at = uintptr_t(to); g_trace && at < uintptr_t(to) + unsigned(bytes); at += 4) {
+    for (uintptr_t at = uintptr_t(to); is_watched && at < uintptr_t(to) + unsigned(bytes); at += 4) {
         Cell& cell = cell_of(at);
         cell.writer.bulk = 1, cell.in_flight = index;
     }
@@ -279,6 +280,7 @@ void Worker::copy_on_barrier(void* to, const void* from, size_t bytes, uintptr_t
 }
 
 void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {
+    needs_sm(g_device.sm >= 90, "a bulk copy", "sm_90 or later");
     bulk_aligned(uintptr_t(to), uintptr_t(from), bytes, pc);
     check_proxy_read(uintptr_t(from), unsigned(bytes), pc, "a bulk copy");
     check_uncounted(uintptr_t(to), unsigned(bytes), Kind::store, pc);
@@ -437,6 +439,7 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
 
 void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n, char type,
                    int accumulate, uintptr_t pc) {
+    needs_sm(g_device.sm == 90, "wgmma", "sm_90");
     const int k = type == 't' ? 8 : 16;
     WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc};
     if (!is_last_of_warp(&mine, pc)) return;

@@ -64,7 +64,7 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
         report_refusal(pc, "%zu bytes of dynamic shared memory, but the kernel may use %d bytes: "
                        "request up to %d bytes with cudaFuncSetAttribute(kernel, "
                        "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)",
-                       shared_bytes, limit, kSharedOptIn);
+                       shared_bytes, limit, int(g_device.shared_optin));
         g_error = cudaErrorInvalidValue;
         return;
     }
@@ -98,6 +98,7 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
     launch.ended_before = g_blocks_ended;
     choose(launch);
+    watch_in_part(launch);
     g_running = &launch;
     ++g_counters.launches;
     launch.serial = g_serial || g_threads == 1 || launch.runs == 1 || (g_trace && g_unwatched);
@@ -165,9 +166,10 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || value > kSharedOptIn) {
+    if (value < 0 || value > g_device.shared_optin) {
         report_refusal(CALLER, "cudaFuncSetAttribute requests %d bytes of dynamic shared memory, "
-                       "but a block has at most %d bytes", value, kSharedOptIn);
+                       "but a block has at most %d bytes on this GPU (%s)", value,
+                       int(g_device.shared_optin), g_device.name);
         return g_error = cudaErrorInvalidValue;
     }
     g_shared_opt_in[kernel] = value;

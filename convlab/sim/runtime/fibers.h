@@ -46,7 +46,7 @@ inline void Worker::enter(int next, void** save) {
 }
 
 inline void Worker::find_log(int i) {
-    if (!g_trace) return;
+    if (!is_watched) return;
     Fiber& f = fibers[i];
     next_entry = &log[size_t(i) * kLog] + f.logged;
     log_end = &log[size_t(i) * kLog] + kLog;
@@ -54,7 +54,7 @@ inline void Worker::find_log(int i) {
 }
 
 inline void Worker::save_log(int i) {
-    if (!g_trace) return;
+    if (!is_watched) return;
     Fiber& f = fibers[i];
     f.logged = int(next_entry - &log[size_t(i) * kLog]);
     f.step = step_at, f.still = next_entry == step_log;
@@ -92,6 +92,7 @@ void Worker::yield() {
 // Called in loops that may poll for another thread. Nothing preempts a fiber, so it must yield.
 // `at` is the address of a volatile read; 0 after a failed compare-and-swap, which is counted.
 void Worker::spin(uintptr_t at) {
+    g_synchronizes = true;
     if (++spins % 16 == 0) yield();
     if (at) count_poll(at);
 }
@@ -152,7 +153,8 @@ void Worker::run_block(uint64_t number) {
     warps.assign((threads + 31) / 32, Warp{});
     copies.assign(copies.empty() ? 0 : threads, {});
     async = {};
-    if (g_trace && threads > logs) log.reset(new Access[size_t(logs = threads) * kLog]);
+    is_watched = g_trace && launch->watches(number);
+    if (is_watched && threads > logs) log.reset(new Access[size_t(logs = threads) * kLog]);
     for (int i = 0; i < threads; ++i) {
         fibers[i] = Fiber{};
         fibers[i].index = launch->thread_of(unsigned(i));
@@ -164,7 +166,7 @@ void Worker::run_block(uint64_t number) {
     yield();
     compare_warpgroups();
     t_worker = nullptr;
-    if (g_trace)
+    if (is_watched)
         for (int w = 0; w < int(warps.size()); ++w) flush(w);
 }
 }  // namespace

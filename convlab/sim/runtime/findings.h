@@ -28,6 +28,14 @@ std::string text(uint3 v) { return text("%u,%u,%u", v.x, v.y, v.z); }
 // blocks that run in parallel touch the same word, or there is something to report, so the order of
 // the blocks could change the report.
 constexpr int kNeedsSerial = 79;
+// Ends the run of a kernel that needs a GPU of another compute capability.
+void needs_sm(bool there, const char* what, const char* which) {
+    if (there) return;
+    write_report(text("error\t\"%s needs a GPU of %s, and this one is sm_%d\"\n", what, which,
+                      int(g_device.sm)));
+    _exit(79);
+}
+
 [[noreturn]] void needs_serial() { _exit(kNeedsSerial); }
 
 struct Finding {

@@ -31,6 +31,14 @@ void sim_host(cudaStream_t stream) {
     else end_call(g_stream);
     host_runs(g_stream = stream);
 }
+// Sets the GPU that the simulator is; the numbers are those of SimDevice, in its order.
+void sim_set_device(const int64_t* numbers, const char* name) {
+    std::memcpy(&g_device, numbers, offsetof(SimDevice, name));
+    std::snprintf(g_device.name, sizeof g_device.name, "%s", name);
+}
+const SimDevice* sim_device() { return &g_device; }
+// Limits for how many threads of a launch races are looked for; bounds are checked for all.
+void sim_watch(uint64_t threads) { g_most_watched = threads; }
 void sim_schedule(unsigned number) { g_schedule = number; }
 void sim_serial() { g_serial = true; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
@@ -105,7 +113,8 @@ void sim_finish() {
         for (size_t i = 0; i < b.bytes / 4 && b.bytes < 1 << 16; ++i)
             if (uint16_t site = b.cells[i].writer.site; site != std::exchange(last, site))
                 write_report(text("stored\t%zu\t%lx\n", i, g_pcs[site]));
-        if (g_sample || g_record.on) continue;  // such a run does not write all of y
+        // Such a run does not write all of y, or does not see all of its stores.
+        if (g_sample || g_record.on || g_in_part) continue;
         if (g_counters.fresh_outputs == b.bytes / 4) continue;
         size_t missing = 0, first = 0;
         for (size_t i = 0; i < b.bytes / 4; ++i) {

@@ -91,11 +91,22 @@ void run_worker(Launch& launch, size_t number) {
     launch.turns.pass(number);
 }
 
+// Returns how many blocks of a launch the GPU holds at the same time at most; registers may allow
+// fewer. It begins them in the order of their numbers, so this limit holds in no other order.
+int resident_blocks(const Launch& launch) {
+    const dim3& b = launch.block;
+    int64_t threads = (int64_t(b.x) * b.y * b.z + 31) / 32 * 32;
+    int64_t shared = int64_t(launch.static_bytes + launch.shared_bytes) + g_device.shared_reserved;
+    int64_t each = std::min(g_device.blocks, g_device.threads / threads);
+    if (shared) each = std::min(each, g_device.shared_bytes / shared);
+    return g_schedule & 1 ? kOthers : int(std::clamp<int64_t>(each * g_device.sms, 1, kOthers));
+}
+
 // Starts one more worker if some blocks have not begun, because running blocks may wait for them.
 // On a GPU they would be resident at the same time, unless there are too many.
 void start_worker(Launch& launch) {
     std::lock_guard<std::mutex> hold(launch.lock);
-    if (launch.next >= launch.runs || g_os_threads == kOthers) return;
+    if (launch.next >= launch.runs || g_os_threads + 1 >= resident_blocks(launch)) return;
     size_t number = launch.turns.add();
     try {
         launch.others.emplace_back([&launch, number] {
@@ -148,6 +159,17 @@ void choose(Launch& launch) {
         launch.runs = g_sample;
         launch.weight = double(launch.blocks) / double(g_sample);
     }
+}
+
+// Decides which blocks of a launch with very many threads are watched: runs of eight blocks.
+void watch_in_part(Launch& launch) {
+    uint64_t threads = launch.blocks * launch.block.x * launch.block.y * launch.block.z;
+    if (!g_trace || !g_most_watched || threads <= g_most_watched || launch.runs < 64) return;
+    uint64_t times = threads / g_most_watched + 1;
+    g_in_part = true;
+    launch.watched_run = 8;
+    launch.watched_of = 8 * times;
+    write_report(text("in part\t%u\t%lu\n", launch.number, launch.watched_of / 8));
 }
 
 // Estimates the totals of all N blocks of a launch from the n that were simulated: N/n times their

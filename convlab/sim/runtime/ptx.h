@@ -269,7 +269,7 @@ uint64_t special_register(PtxThread& t, const std::string& name) {
         return p.x + n.x * (p.y + n.y * p.z);
     }
     if (name == "%smid" || name == "%envreg0") return 0;
-    if (name == "%nsmid") return 132;
+    if (name == "%nsmid") return unsigned(g_device.sms);
     if (name == "%cluster_nctarank") return cluster_blocks(*w.launch);
     if (name == "%gridid") return w.launch->number;
     if (name == "%lanemask_eq") return 1u << lane;

@@ -117,7 +117,8 @@ void Worker::report_uninitialised(Cell& cell, const CheckedAccess& checked, uint
     // The thread that writes the word may have ended at an error.
     if (abandoned || g_faulted || replaces) return;
     if (checked.global) {
-        if (g_sample || g_record.on) return;  // the block that writes it may not be simulated
+        // The block that writes it may not be simulated, or not be watched.
+        if (g_sample || g_record.on || g_in_part) return;
         if (auto* b = buffer_near(address); b && b->host_wrote(address)) return;
     }
     if (cell.in_flight) return report_in_flight(cell, checked, address);
@@ -135,6 +136,8 @@ void Worker::report_in_flight(Cell& cell, const CheckedAccess& checked, uintptr_
 void Worker::report_race(const Mark& m, const CheckedAccess& checked, uintptr_t address,
                          Kind theirs) {
     const Site& mine = sites[checked.site];
+    // A block that is not watched may have ordered the two.
+    if (g_in_part && g_synchronizes && m.block != uint32_t(block) && m.launch == launch->number) return;
     const SiteKind &my_kind = g_site_kind[checked.site], &their_kind = g_site_kind[m.site];
     if (theirs == Kind::store) theirs = their_kind.kind == Kind::atomic ? Kind::atomic : theirs;
     const Operation& theirs_is_in = g_operations[m.launch];

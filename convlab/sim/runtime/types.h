@@ -3,6 +3,7 @@
 #define SIM_RUNTIME
 #include "cublas_v2.h"
 #include "order_types.h"
+#include "sim_device.h"
 
 #include <algorithm>
 #include <atomic>
@@ -43,7 +44,7 @@ constexpr size_t kFindings = 200;            // most findings that are reported
 constexpr int kTicks = 4;                    // clock ticks in the time of a stall
 
 // The limits of the simulated GPU, an H200.
-constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10, kSharedOptIn = 227 << 10;
+constexpr int kMaxThreads = 1024, kSharedDefault = 48 << 10;
 
 enum class Kind : uint8_t { load, store, atomic };
 // How an access is made, in a set of bits; the others are in ../include/sim.h.
@@ -276,6 +277,14 @@ struct Launch {
     std::unordered_map<uint64_t, Meeting> meetings;
     std::unordered_map<uint64_t, char*> shared_of;  // of the blocks of a cluster that run now
     uint64_t ended_before = 0;  // blocks that had ended before this launch
+    uint64_t watched_run = 0;   // of `watched_of` blocks, so many are watched; 0: all blocks
+    uint64_t watched_of = 0;
+    // Runs of neighbouring blocks are watched, at equal distances. The first and the last blocks of
+    // the grid are, and those next to number 65535.
+    bool watches(uint64_t number) const {
+        if (!watched_run || number % watched_of < watched_run) return true;
+        return number + watched_run >= blocks || number - 0xfffe < 4;
+    }
     std::atomic<size_t> static_bytes{0};
     std::mutex lock;
     bool serial = false;    // one block runs at a time; see Turns
@@ -303,7 +312,11 @@ std::vector<Buffer> g_buffers;
 Counters g_counters;
 std::mutex g_lock;
 int g_threads = 1, g_report = 2;
+SimDevice g_device{};                // the GPU that the simulator is
 bool g_trace = true, g_faulted = false;
+uint64_t g_most_watched = 0;         // how many threads of a launch are watched at most; 0: all
+bool g_in_part = false;              // some launch was watched in part
+std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed atomics or fences
 bool g_host = false;                 // host code runs (see Opened)
 cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;
@@ -345,8 +358,7 @@ struct {                             // see time_is_up
     double quiet = 0, total = 0;     // seconds at work: without a finished block, and in all
 } g_deadline;
 std::atomic<int> g_os_threads{0};
-// The most additional workers: as many as if each of 132 SMs held four blocks. With more than
-// kCrowd of them, stacks share guard pages (see new_stack).
+// The most additional workers of any GPU (see resident_blocks). With more than kCrowd of them, stacks share guard pages (see new_stack).
 constexpr int kOthers = 4 * 132, kCrowd = 16;
 pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;

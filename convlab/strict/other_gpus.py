@@ -1,0 +1,73 @@
+"""Define settings in which the simulator is another GPU: with 2 SMs, with less shared memory, newer.
+
+A persistent kernel starts as many blocks as the GPU holds, and each block computes several tiles. On
+132 SMs that takes thousands of tiles; on 2 SMs a small problem suffices. So here such a kernel meets
+its second tile, the wrap of its stages, and its last, incomplete wave. And a kernel that assumes the
+limits of an H200 is incorrect on the GPUs that have less shared memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..core.correctness.setting import Setting
+from ..core.kernel.runnable import Runnable
+from ..core.machine.gpus import DEFAULT_GPU, GPUS, Gpu
+from ..core.problem.named import problem as named_problem
+from ..core.problem.problem import Problem
+
+_SMS = 2
+
+
+@dataclass(frozen=True)
+class OtherGpu(Setting):
+    """Run a problem on a simulated GPU other than the default one."""
+
+    gpu: Gpu = DEFAULT_GPU
+
+
+def _small(gpu: Gpu, sm: int | None = None) -> OtherGpu:
+    """Return the setting for a GPU with two of its SMs, perhaps of another compute capability."""
+    sm = sm or gpu.sm
+    small = replace(gpu, name=f"a GPU of sm_{sm} with {_SMS} SMs", sm=sm, sms=_SMS)
+    shared = small.limits.shared_optin_bytes >> 10
+    words = f"on {small.name}, {shared} KB of shared memory for a block"
+    return OtherGpu(f"sm_{sm}", words, gpu=small)
+
+
+TWO_SMS = replace(_small(DEFAULT_GPU), name="two_sms")
+# The default check runs these: of 8.6 and 8.9 only one, because they have the same shared memory.
+CARDS = (_small(GPUS["A100"]), _small(GPUS["L4"]), _small(GPUS["RTX 5090"]))
+OTHER_GPUS = (TWO_SMS, *CARDS, _small(GPUS["L4"], 86))
+# Problems of many tiles. A kernel runs the first that it supports of each line.
+_MANY_TILES = (
+    (
+        "N2 C8 H35 W34 K40 R3 S3 p1 bias",
+        "N2 C8 H35 W34 K40 R3 S3 p1",
+        "N2 C24 H35 W34 K24 R3 S3 p1 g24",
+        "N2 C8 H35 W34 K40 R1 S1",
+        "N3 C3 H67 W66 K40 R7 S7 s2 p3",
+    ),
+)
+# Problems that need much shared memory, for other cards.
+_FEW_TILES = (
+    (
+        "N2 C8 H18 W17 K24 R3 S3 p1 bias",
+        "N2 C8 H18 W17 K24 R3 S3 p1",
+        "N2 C24 H18 W17 K24 R3 S3 p1 g24",
+        "N2 C8 H18 W17 K24 R1 S1",
+        "N2 C3 H35 W34 K24 R7 S7 s2 p3",
+    ),
+    ("awkward.dilation_48", "awkward.octets_of_a_row", "awkward.channels_257"),
+)
+
+
+def trials_on_other_gpus(kernel: Runnable) -> Iterator[tuple[Problem, Setting]]:
+    """Yield the problems of the default check on other GPUs, each with its setting."""
+    for lines, settings in ((_MANY_TILES, (TWO_SMS,)), (_FEW_TILES, CARDS)):
+        for specs in lines:
+            for setting in settings:
+                on_it = kernel.on_gpu(setting.gpu)
+                problems = map(named_problem, specs)
+                problem = next((p for p in problems if not on_it.unsupported(p)), None)
+                if problem is not None:
+                    yield problem, setting
