@@ -68,6 +68,9 @@ class Fake(Runnable):
     def unsupported(self, problem):
         return "needs R == 3" if problem.R == 1 else None
 
+    def on_gpu(self, gpu):
+        return self
+
     def prepare(self, problem, x, w, bias=None, allocate=zeros):
         if self.unsupported(problem):
             raise UnsupportedError(f"{self.name} does not support it: {self.unsupported(problem)}")

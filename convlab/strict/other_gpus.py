@@ -3,7 +3,7 @@
 A persistent kernel starts as many blocks as the GPU holds, and each block computes several tiles. On
 132 SMs that takes thousands of tiles; on 2 SMs a small problem suffices. So here such a kernel meets
 its second tile, the wrap of its stages, and its last, incomplete wave. And a kernel that assumes the
-limits of an H200 is incorrect on the GPUs that have less shared memory.
+limits of one GPU is incorrect on those that have less shared memory.
 """
 
 from collections.abc import Iterator
@@ -25,19 +25,24 @@ class OtherGpu(Setting):
     gpu: Gpu = DEFAULT_GPU
 
 
-def _small(gpu: Gpu, sm: int | None = None) -> OtherGpu:
-    """Return the setting for a GPU with two of its SMs, perhaps of another compute capability."""
-    sm = sm or gpu.sm
-    small = replace(gpu, name=f"a GPU of sm_{sm} with {_SMS} SMs", sm=sm, sms=_SMS)
+def _small(gpu: Gpu) -> OtherGpu:
+    """Return the setting for a GPU with two of its SMs."""
+    small = replace(gpu, name=f"a GPU of sm_{gpu.sm} with {_SMS} SMs", sms=_SMS)
     shared = small.limits.shared_optin_bytes >> 10
     words = f"on {small.name}, {shared} KB of shared memory for a block"
-    return OtherGpu(f"sm_{sm}", words, gpu=small)
+    return OtherGpu(f"sm_{gpu.sm}", words, gpu=small)
+
+
+def _listed(sm: int) -> Gpu:
+    """Return the first listed GPU of a compute capability."""
+    return next(gpu for gpu in GPUS.values() if gpu.sm == sm)
 
 
 TWO_SMS = replace(_small(DEFAULT_GPU), name="two_sms")
 # The default check runs these: of 8.6 and 8.9 only one, because they have the same shared memory.
-CARDS = (_small(GPUS["A100"]), _small(GPUS["L4"]), _small(GPUS["RTX 5090"]))
-OTHER_GPUS = (TWO_SMS, *CARDS, _small(GPUS["L4"], 86))
+CARDS = (_small(_listed(80)), _small(_listed(89)), _small(_listed(120)))
+# No listed GPU has 8.6.
+OTHER_GPUS = (TWO_SMS, *CARDS, _small(replace(_listed(89), sm=86)))
 # Problems of many tiles. A kernel runs the first that it supports of each line.
 _MANY_TILES = (
     (

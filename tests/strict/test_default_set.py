@@ -16,6 +16,7 @@ from convlab.core.errors import (
 from convlab.core.finding import Finding
 from convlab.core.problem.problem import Problem
 from convlab.strict import settings
+from convlab.strict.other_gpus import trials_on_other_gpus
 from tests.fakes import FULL, PLAIN, Fake, spoilt, wrong_if_strided
 
 pytestmark = pytest.mark.pure
@@ -27,7 +28,13 @@ def test_without_a_problem_fixed_and_generated_ones_are_checked(few):
     assert f"{len(few)} fixed and 25 generated problems, seed 0" in str(first)
     fixed = [problem for problem in few if problem.R != 1]
     assert [report.problem for report in first][: len(fixed)] == fixed
-    assert len(first) + len(first.skipped) == len(few) + 25 + 2 * len(settings.SETTINGS) + 1
+    hosts = settings.host_problems(Fake(), fixed)
+    trials = [trial for host in hosts for trial in settings.settings_for(Fake(), host)]
+    assert len(trials) > 2 * 8, "several settings on two problems"
+    on_other_gpus = list(trials_on_other_gpus(Fake()))
+    assert len(on_other_gpus) == 1 + 2 * 3
+    expected = len(few) + 25 + len(trials) + len(on_other_gpus)
+    assert len(first) + len(first.skipped) == expected
     assert {p.bias for p in (report.problem for report in first) if p.relu} == {True, False}
     told = [(report.problem, report.error) for report in first]
     assert told == [(report.problem, report.error) for report in again]
@@ -39,8 +46,8 @@ def test_a_kernel_that_supports_few_problems_gets_more_generated_ones(monkeypatc
     monkeypatch.setattr(checking, "named_problems", lambda name: [])
     monkeypatch.setattr(Fake, "unsupported", lambda self, p: None if p.R == p.S == 1 else "no")
     found = check(Fake(), count=16, progress=False)
-    tried = {report.problem for report in found}
-    assert found.ok and len(tried) == 12 + 1  # the one that runs in the settings
+    tried = {report.problem for report in found.ordinary}
+    assert found.ok and len(tried) == 12
     assert found.notes[0] == "0 fixed and 27 generated problems, seed 0"
 
 
