@@ -45,9 +45,12 @@ def as_not_simulated(error: BuildError, headers: Sequence[Path]) -> BuildError:
 
     ``headers`` are the simulator's folders of headers; a message about a header lists theirs.
     """
+    # A kernel that includes torch's headers does not build for a GPU either.
+    if any("/torch/include/" in file for file, *_ in error.places):
+        return error
     found: dict[str, tuple[str, str, int]] = {}
     for file, line, text in error.places:
-        for name, why in _named(text):
+        for name, why in _named(text, headers):
             found.setdefault(name, (why, file, line))
     if not found:
         return error
@@ -65,7 +68,7 @@ def as_not_simulated(error: BuildError, headers: Sequence[Path]) -> BuildError:
     return NotSimulated(text, error.places, list(found))
 
 
-def _named(text: str) -> Iterator[tuple[str, str]]:
+def _named(text: str, headers: Sequence[Path]) -> Iterator[tuple[str, str]]:
     """Yield what an error's text says that the simulator lacks: a name, and a sentence."""
     if refused := _REFUSED.search(text):
         function = re.sub(r"<.*", "", refused["name"]).rpartition(" ")[2]
@@ -82,15 +85,26 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
             )
         elif missing["space"]:
             yield missing["space"], f"{missing['space']} is a library of CUDA"
-        elif _CUDA_NAME.fullmatch(missing["name"]) and _is_cudas(missing["name"]):
+        elif _CUDA_NAME.fullmatch(missing["name"]) and _is_lacking(missing["name"], headers):
             yield missing["name"], f"{missing['name']} is a name of CUDA"
 
 
-def _is_cudas(name: str) -> bool:
-    """Return whether CUDA declares a name. Without a toolkit, its spelling decides."""
+def _is_lacking(name: str, headers: Sequence[Path]) -> bool:
+    """Return whether CUDA declares a name that no header of the simulator has.
+
+    If one of them has it, the kernel only lacks an #include. Without a toolkit, the spelling of a name
+    decides whether it is CUDA's.
+    """
+    word = re.compile(rb"\b" + name.encode() + rb"\b")
+    if _is_in_headers(word, headers):
+        return False
     toolkit = toolchain.cuda()
     if toolkit is None or _OF_LIBRARY.match(name):
         return True
-    word = re.compile(rb"\b" + name.encode() + rb"\b")
-    headers = (toolkit.home / "include").rglob("*.h*")
-    return any(word.search(path.read_bytes()) for path in headers if path.is_file())
+    return _is_in_headers(word, [toolkit.home / "include"])
+
+
+def _is_in_headers(word: re.Pattern[bytes], folders: Sequence[Path]) -> bool:
+    """Return whether a header below one of the folders has a word."""
+    paths = (path for folder in folders for path in folder.rglob("*.h*"))
+    return any(word.search(path.read_bytes()) for path in paths if path.is_file())

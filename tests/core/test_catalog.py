@@ -310,5 +310,5 @@ def test_a_path_may_have_any_characters(tmp_path, monkeypatch):
     for name in ("k at@x.cu", "a:b.cu", "N1.cu", "K=8.cu", "new\nline.cu", "é.cu"):
         Path(name).write_text(source)
         for text in (name, str(tmp_path / name)):
-            assert resolve(text, "sim").source == source
+            assert resolve(text, "auto").source == source
         assert resolve(f"{name}@THREADS=64", "sim").path == tmp_path / name
