@@ -87,7 +87,7 @@ Counters Worker::totals() const {
 void run_worker(Launch& launch, size_t number) {
     Worker(number).run(&launch);
     if (!launch.serial) return;
-    launch.turns.places[number].ended = true;
+    launch.turns.place(number).ended = true;
     launch.turns.pass(number);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <semaphore.h>
 #include <unordered_map>
 #include <vector>
@@ -17,19 +18,27 @@ struct Turns {
         sem_t turn;
         bool ended = false;
     };
+    std::mutex lock;  // a worker that waits finds its place while another one adds a place
     std::deque<Place> places;
     size_t running = 0;
 
     size_t add() {
+        std::lock_guard<std::mutex> hold(lock);
         places.emplace_back();
         sem_init(&places.back().turn, 0, places.size() == 1);
         return places.size() - 1;
     }
+    Place& place(size_t number) {  // it stays where it is when others are added
+        std::lock_guard<std::mutex> hold(lock);
+        return places[number];
+    }
     void wait(size_t number) {
-        while (sem_wait(&places[number].turn)) {}  // a signal may interrupt it
+        Place& mine = place(number);
+        while (sem_wait(&mine.turn)) {}  // a signal may interrupt it
         running = number;
     }
     void pass(size_t number) {  // to the next worker that has not ended; it may be the same one
+        std::lock_guard<std::mutex> hold(lock);
         for (size_t i = 1; i <= places.size(); ++i) {
             Place& next = places[(number + i) % places.size()];
             if (!next.ended) return void(sem_post(&next.turn));
