@@ -248,9 +248,9 @@ def _ptx(source: str, blank: str, word: re.Match[str]) -> tuple[int, int, str]:
             operand = _OPERAND.match(source, first, last)
             if operand is None:
                 continue
-            kind = "in" if position else "inout" if "+" in operand["constraint"] else "out"
+            direction = "in" if position else "inout" if "+" in operand["constraint"] else "out"
             letter = operand["constraint"].strip("=+&")[:1] or "r"
-            pieces.append(f"{operand['space']}::sim::ptx_{kind}<'{letter}'>{operand['value']}")
+            pieces.append(f"{operand['space']}::sim::ptx_{direction}<'{letter}'>{operand['value']}")
     text = f"::sim::ptx({', '.join(pieces)})"
     # Keep the newlines, which end with a backslash in a macro.
     lost = source.count("\n", word.start(), closing + 1) - text.count("\n")

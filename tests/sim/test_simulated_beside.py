@@ -10,6 +10,7 @@ import torch
 import convlab
 from convlab.core.builds.build import define_flags
 from convlab.core.correctness.check import check
+from convlab.core.machine.gpus import DEFAULT_GPU
 from convlab.sim import library
 from convlab.sim.launch import SimLaunch
 
@@ -54,7 +55,8 @@ class Forgiving:
     at_once = 1
     macs_in_a_second = None
     device = torch.device("cpu")
-    target = (90, 227 << 10)
+    gpu = DEFAULT_GPU
+    target = (gpu.sm, gpu.limits.shared_optin_bytes)
 
     def build(self, source, defines, trace):
         return library.build(source, define_flags(defines), trace=False)

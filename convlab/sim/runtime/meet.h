@@ -1,6 +1,7 @@
 // Barriers of several blocks: of the whole grid, in a cooperative launch, and of a cluster. Each block
 // of them needs a worker of its own, because a worker runs one block to its end.
 #pragma once
+#include "fibers.h"
 #include "tensor.h"
 
 namespace {

@@ -2,6 +2,7 @@
 // thread, instruction by instruction. Registers have 64 bits; an instruction's type says which of
 // them it reads. An instruction that is not in `instructions()` is reported as "not simulated".
 #pragma once
+#include "cublas.h"
 #include "meet.h"
 
 #include <charconv>
