@@ -31,7 +31,7 @@ from typing import Any
 import pandas as pd
 
 from convlab.core.builds.source import INCLUDE, Source
-from convlab.core.kernel.catalog import KERNEL_DIR
+from convlab.core.kernel import abi
 from convlab.core.kernel.kernel import Kernel, load
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
@@ -43,10 +43,6 @@ _GPU = "H200"
 _POINTWISE = "09b_pointwise_tf32"
 _TRIALS = 5
 _TIMED = 100
-_FIELDS = (
-    *("N", "C", "H", "W", "K", "R", "S", "P", "Q", "stride_h", "stride_w"),
-    *("pad_h", "pad_w", "dilation_h", "dilation_w", "groups", "relu"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,23 +79,20 @@ def _rung(problem: Problem, precision: str) -> Kernel:
 
 def flat(source: Source) -> str:
     """Return a source with the text of each local header in place of its first #include."""
-    included: set[Path] = set()
+    texts = dict(source.headers().values())
+    included: set[str] = set()
 
-    def lines(text: str, folder: Path) -> Iterator[str]:
+    def lines(text: str) -> Iterator[str]:
         for line in text.splitlines():
-            name = INCLUDE.match(line)
-            if not name:
+            include = INCLUDE.match(line)
+            name = include[1] if include else ""
+            if name not in texts:
                 yield line
-                continue
-            paths = [(place / name[1]).resolve() for place in (folder, KERNEL_DIR)]
-            path = next((path for path in paths if path.is_file()), None)
-            if path is None:
-                yield line
-            elif path not in included:
-                included.add(path)
-                yield from lines(path.read_text(), path.parent)
+            elif name not in included:
+                included.add(name)
+                yield from lines(texts[name])
 
-    kept = (line for line in lines(source.text, source.folder) if line != "#pragma once")
+    kept = (line for line in lines(source.text) if line != "#pragma once")
     return "\n".join(kept) + "\n"
 
 
@@ -231,13 +224,12 @@ def _part(i: int, number: str, convolution: Convolution) -> str:
     cuda = re.sub(r"\bpass a copy", "use a copy", cuda)
     if "'''" in cuda:
         raise ValueError(f"{kernel.name} has three single quotes, which end a Python string")
-    values = problem.variables()
     return _PART.substitute(
         i=i,
         cuda=cuda,
         name=f"answer_{number}_{i}_{kernel.header.precision}",
-        fields=", ".join(_FIELDS),
-        values=", ".join(str(int(values[field])) for field in _FIELDS),
+        fields=", ".join(abi.FIELDS),
+        values=_listed(abi.integers(problem.variables())),
         x_shape=_listed(problem.x_shape),
         w_shape=_listed(problem.w_shape),
         y_shape=_listed(problem.y_shape),

@@ -74,12 +74,16 @@ def test_answers_are_self_contained(
 
 
 @pytest.mark.pure
-def test_the_binding_has_the_fields_of_the_problem() -> None:
+def test_the_binding_has_the_fields_of_the_problem(tmp_path: Path) -> None:
     text = (KERNEL_DIR / "convlab.cuh").read_text()
     struct = re.search(r"struct ConvProblem \{(.*?)\};", text, re.DOTALL)
     assert struct is not None
     fields = re.findall(r"(\w+)\s*[,;]", re.sub(r"//.*", "", struct[1]))
-    assert tuple(fields) == kernelbench._FIELDS
+    binding = re.compile(r"struct ConvProblem \{\n    int (.*);\n\};\nextern")
+    for path in kernelbench.write(tmp_path, "tf32"):
+        bound = binding.findall(path.read_text())
+        assert bound
+        assert all(names.split(", ") == fields for names in bound)
 
 
 @pytest.mark.parametrize("task", ["63", "82"])
