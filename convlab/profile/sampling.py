@@ -37,7 +37,8 @@ class Counts(Protocol):
     launches : for each launch: kernel, grid, block, dynamic_bytes (shared memory that the launch
         requests, without the kernel's static arrays).
     lines : for each source line, space and kind: file, line, space, kind, array, requests, units
-        (sectors of global memory, wavefronts of shared memory), ideal_units, lanes, bytes.
+        (sectors of global memory, wavefronts of shared memory), ideal_units, lanes, bytes, partial
+        (sectors of which a block stored only a part).
     executed : by file, how often threads executed each line.
     reaches : for each sampled block and array: launch, block, array, low, high (the range of bytes
         that the block accessed), sectors.

@@ -123,7 +123,9 @@ class SimLaunch(Launch):
         "store" or "atomic"), ``array`` (its name, or "several"), ``requests`` (of warps),
         ``units`` (32-byte sectors of global memory, or wavefronts of shared memory),
         ``ideal_units`` (the minimum for the same data), ``lanes`` (active lanes, summed over the
-        requests) and ``bytes`` (the bytes that these lanes requested). Empty before the first call.
+        requests), ``bytes`` (the bytes that these lanes requested) and ``partial`` (the 32-byte
+        sectors of which a block stored only a part, summed over the blocks; a sector belongs to the
+        line that stored to it first). Empty before the first call.
         """
         return self._trace.lines if self._trace else []
 

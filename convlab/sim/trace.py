@@ -27,6 +27,7 @@ COUNTERS = (
 )
 # block_sectors: the different 32-byte sectors that a block accessed, summed over the blocks.
 # launch_sectors: the same of each launch. fresh_outputs: the words of y that a kernel wrote.
+# split_sectors: the different sectors of a launch of which some block stored only a part.
 # library_flops, library_once: of cuBLAS's products the operations, and the bytes if each matrix
 # moves once.
 _MORE_COUNTERS = (
@@ -35,9 +36,10 @@ _MORE_COUNTERS = (
     "fresh_outputs",
     "library_flops",
     "library_once",
+    "split_sectors",
 )
 _NAMES = (*COUNTERS, *_MORE_COUNTERS)
-_OF_A_LINE = ("requests", "units", "ideal_units", "lanes", "bytes")
+_OF_A_LINE = ("requests", "units", "ideal_units", "lanes", "bytes", "partial")
 
 
 class Trace:
@@ -46,7 +48,8 @@ class Trace:
     Attributes
     ----------
     counters : dict of `COUNTERS`, ``global_load_bytes``, ``global_store_bytes``,
-        ``block_sectors``, ``launch_sectors``, ``workspace`` (bytes), ``seconds`` (the time of the
+        ``block_sectors``, ``launch_sectors``, ``split_sectors`` (sectors that blocks store in
+        parts, each counted once per launch), ``workspace`` (bytes), ``seconds`` (the time of the
         simulation on this machine, which says nothing about a GPU), and ``library_flops``: 2mnk for
         each of cuBLAS's products. Empty if the run did not end.
     launches : list of dict: ``kernel``, ``grid``, ``block`` of each launch; ``shared_bytes``, all
@@ -57,8 +60,8 @@ class Trace:
         with mean m and variance s^2 it is sqrt((1 - n/N) / n * (s^2 / m^2 + 1 / n))
         (W. G. Cochran, Sampling Techniques, 1977, section 2.5). The term 1 / n allows for unusual
         blocks that a sample can miss, such as those at a border. The operations in `flops` are
-        scaled too, but have no error. ``launch_sectors`` is NaN in a sampled run, because a part of
-        the blocks does not show which sectors all blocks share.
+        scaled too, but have no error. ``launch_sectors`` and ``split_sectors`` are NaN in a sampled
+        run, because a part of the blocks does not show which sectors all blocks share.
     error, note : the error that the entry point returned, and why the runtime refused a call.
     missing : what this machine lacked to run the kernel; None if nothing.
     progress : of a run that was stopped in a launch: the launch's number, finished blocks, blocks,
@@ -140,13 +143,14 @@ class Trace:
         self.counters = counters | {"workspace": self.workspace, "seconds": seconds}
 
     def _read_sampling(self, counters: dict[str, float]) -> dict[str, object]:
-        """Return `sampling` for all launches; set ``launch_sectors`` to NaN."""
+        """Return `sampling` for all launches; set the counts of shared sectors to NaN."""
         rows = (row.split("\t") for row in self._rows["sample"])
         blocks, sampled, variances_of_launches = zip(*rows, strict=True)
         total = sum(map(int, blocks))
         total_sampled = sum(map(int, sampled))
         if total_sampled < total:
             counters["launch_sectors"] = math.nan
+            counters["split_sectors"] = math.nan
         sums = map(sum, zip(*map(json.loads, variances_of_launches), strict=True))
         variances = dict(zip(_NAMES, sums, strict=True))
         errors = {
@@ -168,7 +172,7 @@ class Trace:
         places = self._places([address for address, *_ in sites])
         rows: dict[tuple, dict[str, object]] = {}
         for address, space, kind, array, *numbers in sites:
-            requests, units, ideal_units, lanes, lane_bytes = map(int, numbers)
+            requests, units, ideal_units, lanes, partial, lane_bytes = map(int, numbers)
             file, line = places[address]
             key = (file, line, space, kind)
             if key not in rows:
@@ -182,6 +186,7 @@ class Trace:
             row["ideal_units"] += ideal_units
             row["lanes"] += lanes
             row["bytes"] += lanes * lane_bytes
+            row["partial"] += partial
         return [rows[key] for key in sorted(rows)]
 
     @cached_property

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_pipeline_primitives.h>
+#include <string_view>
 
 extern "C" {  // see ../runtime/tensor.h
 void sim_launch_dependent();  // the next launch may begin before the latest one ends
@@ -101,3 +102,35 @@ __forceinline__ void wgmma_wait() { sim_wgmma_wait(newest); }
     }
 SIM_WGMMA(wgmma_m64n256k8_tf32, 256, 't') SIM_WGMMA(wgmma_m64n128k8_tf32, 128, 't')
 SIM_WGMMA(wgmma_m64n256k16_bf16, 256, 'b') SIM_WGMMA(wgmma_m64n256k16_fp16, 256, 'f')
+
+namespace sim {
+// The name that an instruction of this size and type has in the kernel's own text, as
+// "m64n128k8.f32.tf32.tf32"; see kernels/wgmma_n.cuh. d has `count` registers.
+template <typename T, int count>
+struct WgmmaName;
+
+struct WgmmaShape {
+    int n = 0;
+    char type = 0;  // as sim_wgmma's; 0: none that the simulator computes
+};
+constexpr WgmmaShape wgmma_shape(std::string_view name) {
+    if (name.substr(0, 4) != "m64n") return {};
+    WgmmaShape shape;
+    size_t at = 4;
+    for (; at < name.size() && name[at] >= '0' && name[at] <= '9'; ++at)
+        shape.n = 10 * shape.n + (name[at] - '0');
+    std::string_view rest = name.substr(at);
+    if (rest == "k8.f32.tf32.tf32") shape.type = 't';
+    if (rest == "k16.f32.bf16.bf16") shape.type = 'b';
+    if (rest == "k16.f32.f16.f16") shape.type = 'f';
+    return shape;
+}
+// Multiplies as the instruction's name says, which need not be what T says.
+template <typename T, int count>
+__forceinline__ void wgmma_by_name(float (&d)[count], uint64_t a, uint64_t b, int accumulate) {
+    constexpr WgmmaShape shape = wgmma_shape(WgmmaName<T, count>::text);
+    static_assert(shape.type, "the simulator does not compute a wgmma of these types");
+    static_assert(shape.n == 2 * count, "wgmma: a thread has n / 2 elements of d");
+    sim_wgmma(d, a, b, shape.n, shape.type, accumulate);
+}
+}  // namespace sim

@@ -229,10 +229,12 @@ void Worker::bulk_aligned(uintptr_t to, uintptr_t from, int bytes, uintptr_t pc)
 
 void Worker::count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc) {
     uint16_t index;
-    Stats& stats = site(pc - (kind == Kind::store), 4, kind, index).stats[0];
+    Site& s = site(pc - (kind == Kind::store), 4, kind, index);
+    Stats& stats = s.stats[0];
     ++stats.requests, ++stats.lanes;
     stats.units += ((address + unsigned(bytes) - 1) >> 5) - (address >> 5) + 1;
     stats.ideal_units += unsigned(bytes + 31) / 32;
+    if (kind == Kind::store) count_stored(s, address, unsigned(bytes));
 }
 
 void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address, uintptr_t pc) {

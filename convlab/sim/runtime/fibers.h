@@ -168,5 +168,6 @@ void Worker::run_block(uint64_t number) {
     t_worker = nullptr;
     if (is_watched)
         for (int w = 0; w < int(warps.size()); ++w) flush(w);
+    count_partial();
 }
 }  // namespace

@@ -82,7 +82,8 @@ void* sim_map(const char* name, int fd, size_t offset, size_t bytes, int use) {
     }
     g_unwatched |= use && !cells;
     auto* seen = static_cast<uint16_t*>(reserve((bytes / 32 + 2) * 2));
-    g_buffers.push_back({name, uintptr_t(at), bytes, use, nullptr, cells, seen, {}, 0});
+    auto* split = static_cast<uint16_t*>(use ? reserve((bytes / 32 + 2) * 2) : nullptr);
+    g_buffers.push_back({name, uintptr_t(at), bytes, use, nullptr, cells, seen, split, {}, 0});
     if (g_host) protect(g_buffers.back(), PROT_NONE);
     return at;
 }
@@ -135,10 +136,10 @@ void sim_finish() {
         for (int space : {0, 1}) {
             const Stats& t = s.stats[space];
             if (!t.requests) continue;
-            line += text("site\t%lx\t%s\t%s\t%s\t%lu\t%lu\t%lu\t%lu\t%d\n", s.pc,
+            line += text("site\t%lx\t%s\t%s\t%s\t%lu\t%lu\t%lu\t%lu\t%lu\t%d\n", s.pc,
                          space ? "shared" : "global", verb(s.kind),
                          t.array && *t.array ? t.array : "several", t.requests, t.units,
-                         t.ideal_units, t.lanes, s.bytes);
+                         t.ideal_units, t.lanes, t.partial, s.bytes);
         }
     }
     line += "steps\t[";

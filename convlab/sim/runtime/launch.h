@@ -19,6 +19,7 @@ Worker::Worker(size_t number)
 Worker::~Worker() {
     free(steps);
     for (Seen& seen : block_seen) free(seen.owner);
+    for (Stored& stored : block_stored) free(stored.by.owner), free(stored.parts);
 }
 
 // Adds the counts of `sites`, times a weight.

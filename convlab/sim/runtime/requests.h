@@ -39,6 +39,8 @@ inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsig
         stats.units += unsigned(n);
         stats.ideal_units += (unsigned(distinct) * bytes + 31) / 32;
         footprint(s, seen, n);
+        if (s.kind == Kind::store)
+            for (int l = 0; l < lanes; ++l) count_stored(s, addresses[l], bytes);
         if (launch->weight > 1 && s.buffer < reach.size())
             for (int l = 0; l < lanes; ++l) {
                 Reach& r = reach[s.buffer];
@@ -68,6 +70,47 @@ inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsig
         stats.units += unsigned(worst);
         stats.ideal_units += unsigned(distinct + 31) / 32;
     }
+}
+
+// Marks the parts of sectors that this block stores to. `s.buffer` is the buffer of the address.
+void Worker::count_stored(Site& s, uint64_t address, unsigned bytes) {
+    const Buffer& b = g_buffers[s.buffer];
+    if (block_stored.size() <= s.buffer) block_stored.resize(g_buffers.size());
+    Stored& stored = block_stored[s.buffer];
+    if (!stored.by.owner) {
+        stored.by.resize(b.bytes / 32 + 2);
+        stored.parts = static_cast<uint16_t*>(calloc(stored.by.size, 2));
+        if (!stored.by.owner || !stored.parts)
+            fault("memory", 0, "not enough memory to count the stored sectors of %s", b.name);
+    }
+    for (uint64_t end = address + bytes; address < end;) {
+        size_t at = (address >> 5) - (b.base >> 5);
+        if (at >= stored.by.size) return;
+        uint64_t next = std::min<uint64_t>(end, (address | 31) + 1);
+        unsigned first = address / 2 % 16, last = (next - 1) / 2 % 16;
+        if (stored.by.owner[at] != uint32_t(owner)) {
+            stored.by.owner[at] = uint32_t(owner), stored.parts[at] = 0;
+            stored_sectors.push_back({s.buffer, uint16_t(&s - sites.data()), at});
+        }
+        stored.parts[at] |= uint16_t((2u << last) - (1u << first));
+        address = next;
+    }
+}
+
+// At the end of a block: counts the sectors of which it stored only a part, at the instruction that
+// stored to them first. In the whole launch, such a sector is counted once in `split_sectors`.
+// Sectors at the ends of a buffer do not count.
+void Worker::count_partial() {
+    for (const StoredSector& sector : stored_sectors) {
+        const Buffer& b = g_buffers[sector.buffer];
+        uint64_t from = ((b.base >> 5) + sector.at) << 5;
+        if (from < b.base || from + 32 > b.base + b.bytes) continue;
+        if (block_stored[sector.buffer].parts[sector.at] == 0xffff) continue;
+        ++sites[sector.site].stats[0].partial;
+        counters.split_sectors += __atomic_exchange_n(&b.launch_split[sector.at], launch->number,
+                                                      __ATOMIC_RELAXED) != launch->number;
+    }
+    stored_sectors.clear();
 }
 
 // Records a request: launch, code address, space, kind, array, bytes of an element (0: unknown),

@@ -102,6 +102,7 @@ struct Buffer {
     const unsigned* shape;   // see Array
     Cell* cells;             // one for each word; null if the buffer is not checked for races
     uint16_t* launch_seen;   // for each 32-byte sector, the launch that accessed it last
+    uint16_t* launch_split;  // ... and the launch in which a block last stored a part of it
     std::vector<std::pair<uintptr_t, uintptr_t>> by_host;  // ranges that the host wrote
     size_t hidden = 0;       // its size in bytes while sim_hide hides it
     bool writable() const { return use != kInput && use != kConstant; }
@@ -115,7 +116,8 @@ struct Buffer {
 struct Counters {  // in the order of COUNTERS and _MORE_COUNTERS in ../trace.py
     uint64_t global_load_requests, global_load_sectors, global_store_requests,
         global_store_sectors, shared_requests, shared_wavefronts, atomics, barriers, launches,
-        library_bytes, block_sectors, launch_sectors, fresh_outputs, library_flops, library_once;
+        library_bytes, block_sectors, launch_sectors, fresh_outputs, library_flops, library_once,
+        split_sectors;
     uint64_t& operator[](size_t i) { return reinterpret_cast<uint64_t*>(this)[i]; }
     uint64_t operator[](size_t i) const { return reinterpret_cast<const uint64_t*>(this)[i]; }
     void add(const Counters& other, uint64_t times = 1);
@@ -128,14 +130,17 @@ void Counters::add(const Counters& other, uint64_t times) {
 
 struct Stats {  // the counts of one instruction in global or in shared memory
     uint64_t requests, units, ideal_units, lanes;
+    uint64_t partial;   // sectors of which a block stored only a part (see count_stored)
     const char* array;  // the array that it accessed; "" if there are several
     void add(const Stats& s) {
         requests += s.requests, units += s.units, ideal_units += s.ideal_units, lanes += s.lanes;
+        partial += s.partial;
         touch(s.array);
     }
     Stats times(double weight) const {
         auto scale = [&](uint64_t n) { return uint64_t(double(n) * weight + 0.5); };
-        return {scale(requests), scale(units), scale(ideal_units), scale(lanes), array};
+        return {scale(requests), scale(units), scale(ideal_units), scale(lanes), scale(partial),
+                array};
     }
     void touch(const char* name) {
         if (name) array = !array || !strcmp(array, name) ? name : "";

@@ -70,6 +70,16 @@ struct Worker {
         void resize(size_t n) { owner = static_cast<uint32_t*>(calloc(size = n, sizeof *owner)); }
     };
     std::vector<Seen> block_seen;  // for each buffer
+    struct Stored {  // for each sector: the block that stored to it last, and the parts that it stored
+        Seen by;
+        uint16_t* parts = nullptr;  // a bit for each 2 bytes
+    };
+    std::vector<Stored> block_stored;  // for each buffer
+    struct StoredSector {
+        uint16_t buffer, site;
+        size_t at;
+    };
+    std::vector<StoredSector> stored_sectors;  // of this block
     struct Reach {
         uint64_t low = ~uint64_t(0), high = 0, sectors = 0;
     };
@@ -172,6 +182,8 @@ struct Worker {
     [[gnu::noinline]] void record(const Site& s, const uint64_t* addresses, unsigned mask,
                                   bool global);
     void footprint(Site& s, const uint64_t* sectors, int n);
+    void count_stored(Site& s, uint64_t address, unsigned bytes);
+    void count_partial();
     void report_reach(std::string& to, uint64_t number);
 
     // async.h
