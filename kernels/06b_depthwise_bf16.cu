@@ -5,7 +5,6 @@
 //       thread computes two neighbouring columns.
 // mapping: block -> tile_w x tile_h outputs of one plane (n, c), for all K/groups channels that use
 //       the plane; lane -> columns q and q + 1, thread -> up to ROWS outputs p below each other.
-// parent: 06_depthwise
 // precision: bf16
 // epilogue: bias, relu
 // tensors: x bf16, w bf16, y bf16, bias f32

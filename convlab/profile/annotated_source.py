@@ -37,7 +37,7 @@ class Listing:
     source : its lines.
     rows : the simulator's counts by line: line, space, kind, array, requests, units (sectors of
         global memory, wavefronts of shared memory), ideal_units, share (of all units of that
-        space, 0 to 1), lanes.
+        space, 0 to 1), lanes, partial (sectors of which a block stored only a part).
     findings : the findings of each line.
     issued : the share of each line in the instructions that warps issue, by the model's count.
     """

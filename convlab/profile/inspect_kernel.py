@@ -5,6 +5,7 @@ gives registers, occupancy and machine instructions, without a GPU. A model pred
 adds a measured time and hardware counters. A note names each missing part.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ..core.problem.named import members
 from ..core.problem.problem import Problem
 from ..core.timing.measure import measure
 from ..core.timing.sides import reason
-from . import disassembly, ncu, sampling
+from . import disassembly, ncu, sampling, whole_sectors
 from .inspection import Inspection, Inspections
 from .launched_functions import LaunchedFunction, launched_functions
 from .sampling import Counts
@@ -158,6 +159,9 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
         )
     launched = launched or [LaunchedFunction(function) for function in functions]
     notes += _local_memory_notes(launched)
+    if counts:
+        split_sectors = counts.counters.get("split_sectors", math.nan)
+        notes += whole_sectors.notes(counts.lines, split_sectors, gpu, best_rates.copy_bytes_per_s)
     floor = floor_seconds(problem, kernel.precision, best_rates, kernel.format)
     least_bytes = kernel.format.min_bytes(problem)
     file, text = kernel.file.code

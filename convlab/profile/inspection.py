@@ -13,7 +13,7 @@ from ..core.problem.problem import Problem
 from ..core.show.plot import Chart, styled
 from ..core.show.result import Result, Several
 from ..core.show.table import Table, short
-from . import roofline
+from . import roofline, whole_sectors
 from .annotated_source import Listing
 from .time_model import Prediction
 
@@ -42,6 +42,7 @@ _LINE_COLUMNS = {
     "issued": ("issued", "{:.0%}"),
     "sectors": ("sectors", "{:.0%}"),
     "wavefronts": ("wavefronts", "{:.0%}"),
+    "in_parts": ("in parts", "{:.1%}"),
     "source": "source",
 }
 
@@ -150,6 +151,10 @@ class Inspection(Result):
         for finding in self.findings:
             findings.setdefault(finding.line or 1, []).append(f"{finding.kind}: {finding.text}")
         rows = [row for row in self.lines.to_dict("records") if row["file"] == self.file]
+        for row in rows:
+            note = whole_sectors.line_note(row) if row["space"] == "global" else None
+            if note:
+                findings.setdefault(row["line"], []).append(note)
         return Listing(self.kernel, self.source, rows, findings, self.issued)
 
     @property
@@ -169,7 +174,8 @@ class Inspection(Result):
         """Return the source lines that cost most.
 
         Rows of line, issued (the share of all instructions), sectors (of global memory),
-        wavefronts (of shared memory) and source.
+        wavefronts (of shared memory), in_parts (of the sectors that the line stores, those of which
+        a block stores only a part) and source.
         """
         rows = [(*place, "issued", share) for place, share in self._issued_by_place.items()]
         for row in self.lines.to_dict("records"):
@@ -179,9 +185,20 @@ class Inspection(Result):
         wide = wide.reindex(columns=_COSTS, fill_value=0.0)
         costliest = wide.max(axis=1).sort_values(ascending=False, kind="stable").index[:most]
         texts = [self._source_text(file, line) for file, line in costliest]
-        frame = wide.loc[costliest].assign(source=texts)
+        in_parts = self._shares_in_parts()
+        frame = wide.loc[costliest].assign(
+            in_parts=[in_parts.get(place, 0.0) for place in costliest], source=texts
+        )
         frame.insert(0, "line", [self._place(file, line) for file, line in costliest])
         return frame.reset_index(drop=True)
+
+    def _shares_in_parts(self) -> dict[tuple[str, int], float]:
+        """Return which share of each line's stored sectors blocks store in parts."""
+        shares = {}
+        for row in self.lines.to_dict("records"):
+            if row["space"] == "global" and row["kind"] == "store":
+                shares[row["file"], row["line"]] = whole_sectors.share_in_parts(row)
+        return shares
 
     def _place(self, file: str, line: int) -> str:
         """Return a line's number, with the file's name if it is not the kernel's own file."""
@@ -206,10 +223,18 @@ class Inspection(Result):
             "share of each line: instructions issued, sectors of global memory, wavefronts of "
             "shared memory"
         )
+        columns = dict(_LINE_COLUMNS)
+        if costly["in_parts"].any():
+            costly["in_parts"] = costly["in_parts"].replace(0.0, math.nan)
+            title += (
+                "; in parts: of the sectors that it stores, those of which a block stores a part"
+            )
+        else:
+            del columns["in_parts"]
         return (
             Table(known, left=("unit",)),
             Table(static, _FUNCTION_COLUMNS, left=("limited by",)),
-            Table(costly, _LINE_COLUMNS, left=("source",), title=title),
+            Table(costly, columns, left=("source",), title=title),
         )
 
     @property

@@ -775,6 +775,23 @@ DEPTHWISE = _of(
        ("r_acc[r] = r_acc[r - 1];", "r_acc[r] = r_acc[r];")),
 )  # fmt: skip
 
+DEPTHWISE_BF16 = _of(
+    "06b_depthwise_bf16",
+    _m("no_barrier", "each thread waits for its own copies only",
+       ("    __syncthreads();\n", ""), at=("= s_row[word]", "number(s_x_row["), sim=FAULT, cuda=None,
+       why=OVERLAP),
+    _m("no_wait", "the copies are not waited for", _NO_WAIT,
+       at=("= s_row[word]", "number(s_x_row["), sim=FAULT, cuda=None, why=EARLY),
+    _m("halves_swapped", "the two numbers of a word change places",
+       ("= low_of(pair), r_x[2 * word + 1] = high_of(pair)",
+        "= high_of(pair), r_x[2 * word + 1] = low_of(pair)")),
+    _m("last_column_unchecked", "the second column is stored even if the row ends before it",
+       ("if (both) y[1].bits", "y[1].bits"), sim=FAULT, cuda=WRONG),
+    _m("rows_unchecked", "rows past the image's last are written",
+       ("min_of(tile.rows, conv.P - p0 - row0)", "tile.rows"), sim=FAULT,
+       at=("uint32_t*>(y) = pair", "y[0].bits", "y[1].bits")),
+)  # fmt: skip
+
 SMALL = _of(
     "07_small_groups",
     _m("no_barrier_before", "each thread waits for its own copies only",
@@ -889,6 +906,29 @@ WGMMA = _of(
        at=(*_ROLES, "bulk_load("), **_SHARED),
 )  # fmt: skip
 
+_ROWS = {"inline": "rows.cuh"}
+ROWS = _of(
+    "11b_wgmma_rows",
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised",
+       ("    __syncthreads();\n\n    if (warp >= 8)", "    if (warp >= 8)"),
+       at=("mbarrier_", "wgmma_", "bulk_load(", "bytes, w_full);"), **_BEFORE_ROLES, **_ROWS),
+    _m("no_proxy_fence", "the loaders' stores are not made visible to wgmma",
+       ("                fence_proxy_async();\n                __syncwarp();\n                if (lane == 0)",
+        "                __syncwarp();\n                if (lane == 0)"),
+       at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=OVERLAP,
+       **_ROWS),
+    _m("channels_unchecked", "channels past the group's last are written",
+       ("if (k < k_count) {", "if (k < 16) {"), at=("bulk_store(", "to[begin + at]", "to[tail + at]"),
+       sim=FAULT, shipped=True, **_ROWS),
+    _m("window_too_short", "a consumer does not wait for the last input row of its window",
+       ("wait_until(i + walk.window);", "wait_until(i + walk.window - 1);"),
+       at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=EARLY,
+       **_ROWS),
+    _m("sector_dropped", "the sector that a strip shares with the one before is stored by neither",
+       ("const int begin = q0 == 0 ? shift : ceil_div(shift, kSector) * kSector;",
+        "const int begin = q0 == 0 ? shift : (shift / kSector + 1) * kSector;"), **_ROWS),
+)  # fmt: skip
+
 VECTOR = _of(
     "12_wgmma_vector_reads",
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
@@ -987,6 +1027,6 @@ LAST = _of(
 
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *SMALL, *WINOGRAD, *WINOGRAD_4X4, *POINTWISE, *POINTWISE_TF32, *MMA, *WGMMA, *VECTOR, *PARTS, *STEM,
+    *DEPTHWISE_BF16, *SMALL, *WINOGRAD, *WINOGRAD_4X4, *POINTWISE, *POINTWISE_TF32, *MMA, *WGMMA, *ROWS, *VECTOR, *PARTS, *STEM,
     *STEM_PARTS, *HALF, *FP16, *LAST,
 )  # fmt: skip
