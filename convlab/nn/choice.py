@@ -97,7 +97,7 @@ def best(
     Examples
     --------
     >>> convlab.best("square", "tf32", gpu="H200").name
-    '11_wgmma_tf32'
+    '11b_wgmma_rows'
     """
     problem = named_problem(problem)
     arguments.choice(precision, "precision class", CLASSES)

@@ -427,7 +427,7 @@ def test_the_first_comparison_is_of_the_first_rungs_and_the_best_of_each_class(r
 
 SELECTED = {
     # The fastest kernels of fp32 and TF32 by the headers; no header says which of bf16 and fp16 is.
-    "square": "01 02 03 11 13 16 16b",
+    "square": "01 02 03 11b 13 16 16b",
     "rect": "01 02 03 12 13 15 15b",
     # 15x15 and few channels: the library is the best in fp32 and TF32.
     "N1 C16 H15 W15 K64 R3 S3": "01 02 03 16 16b",

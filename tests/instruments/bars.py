@@ -29,7 +29,7 @@ from tests.instruments.pages import laid, write_between
 
 # Seconds of measurement for a kernel on a problem.
 _SECONDS = 0.5
-_TF32 = ("11_wgmma_tf32", "12_wgmma_vector_reads")
+_TF32 = ("11_wgmma_tf32", "11b_wgmma_rows", "12_wgmma_vector_reads")
 _STEM = ("14_stem_tf32",)
 _FP32 = ("13_wgmma_3xtf32",)
 _BF16 = ("15_wgmma_bf16",)
