@@ -4,9 +4,10 @@
 // change: Against 11: a ring of input rows replaces the stages, and the block's filter stays in
 //       shared memory. Consumers have different channels and multiply in turns: one stores while
 //       the other multiplies.
-// mapping: block -> 128 output channels of one group, consecutive output rows of a strip of columns;
-//       two consumer warpgroups -> 64 channels each; four producer warps -> x. If the filter of 128
-//       channels does not fit, a block has 64, and each consumer has every other row.
+// mapping: block -> 128 output channels of one group, up to PART consecutive output rows of a strip
+//       of columns, then other such parts; two consumer warpgroups -> 64 channels each; four
+//       producer warps -> x. If the filter of 128 channels does not fit, a block has 64, and each
+//       consumer has every other row.
 // parent: 11_wgmma_tf32
 // precision: tf32
 // epilogue: bias, relu
@@ -16,7 +17,7 @@
 //             + 32 * ((R - 1) * dilation_h + 1) * (128 + (S - 1) * dilation_w)) <= smem
 // best: tf32 == 1, groups == 1, C >= 16, C <= 24, K >= 128, R == 3, S == 3, dilation_h == 1,
 //       dilation_w == 1, Q >= 512, N * P * Q * K >= 1000000000
-// limits: Storing y. The first and the last sector of a row are still stored in two parts, if the
-//       row does not begin and end at a multiple of 32 bytes. With many channels the filter leaves
-//       no room for the rows of x. A tile is 128 to 256 columns of one row, so narrow images waste it.
+// limits: With many channels the filter leaves no room for the rows of x. A block multiplies 128 to
+//       256 columns of one row at a time, so narrow images waste most of it. Sums of the columns
+//       where strips overlap are computed twice.
 #include "rows.cuh"

@@ -918,15 +918,17 @@ ROWS = _of(
        at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=OVERLAP,
        **_ROWS),
     _m("channels_unchecked", "channels past the group's last are written",
-       ("if (k < k_count) {", "if (k < 16) {"), at=("bulk_store(", "to[begin + at]", "to[tail + at]"),
+       ("const int rows = min_of(8, k_count - 8 * half);", "const int rows = 8;"),
+       at=("bulk_store(", "to[begin + at]", "to[tail + at]", "s_bytes + source, count"),
        sim=FAULT, shipped=True, **_ROWS),
     _m("window_too_short", "a consumer does not wait for the last input row of its window",
        ("wait_until(i + walk.window);", "wait_until(i + walk.window - 1);"),
        at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=EARLY,
        **_ROWS),
-    _m("sector_dropped", "the sector that a strip shares with the one before is stored by neither",
-       ("const int begin = q0 == 0 ? shift : ceil_div(shift, kSector) * kSector;",
-        "const int begin = q0 == 0 ? shift : (shift / kSector + 1) * kSector;"), **_ROWS),
+    _m("sector_dropped", "neither strip stores the sector that begins in one and ends in the next",
+       ("unsigned(own) * kSize + (to_end ? 0 : 31);", "unsigned(own) * kSize;"), **_ROWS),
+    _m("gap_not_closed", "the next row's first columns stay where the filter's gap puts them",
+       ("s_end[walk.gap + 4 * j];", "s_end[4 * j];"), **_ROWS),
 )  # fmt: skip
 
 VECTOR = _of(
