@@ -10,7 +10,7 @@ void Worker::flush(int w) {
     Access* rows[32];
     bool uniform = true;
     for (int l = 0; l < lanes; ++l) {
-        rows[l] = &log[size_t(first + l) * kLog];
+        rows[l] = row_of(first + l);
         uniform &= fibers[first + l].logged == length;
     }
     for (int i = 0; uniform && i < length; ++i) {

@@ -35,6 +35,9 @@ constexpr size_t kConstants = kRegion / 4;   // after it: address space for `__c
 constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's shared arrays
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
 constexpr int kLog = 1024;                   // entries of a lane's log
+// From one lane's log to the next, in entries: one cache line more than a log. At a distance of a power
+// of two, the same entries of all lanes would be in one set of the cache, and displace one another.
+constexpr size_t kLogPitch = kLog + 64 / 8;
 constexpr int kHeld = 256;                   // full logs for which a lane waits for lanes behind it
 constexpr unsigned kRelief = 1 << 11;        // polls of one address before another block is started
 constexpr unsigned kPatience = 1 << 7;       // polls of one address before another worker's turn

@@ -20,7 +20,7 @@ struct Worker {
     std::vector<char*> free_stacks, reserved;  // stacks to use again; mappings to unmap at the end
     const bool crowded;  // there are many workers (see new_stack)
     char* dead_stack = nullptr;  // of the thread that ended last; in use until the next switch
-    std::unique_ptr<Access[]> log;  // [thread][kLog]; unused pages take no memory
+    std::unique_ptr<Access[]> log;  // [thread][kLogPitch]; unused pages take no memory
     int logs = 0;                   // for how many threads the log has room
     Access *next_entry = nullptr, *log_end = nullptr;  // in the current thread's log
     std::vector<Site> sites;
@@ -80,6 +80,7 @@ struct Worker {
 
     static constexpr size_t kSites = 1 << 13;
 
+    Access* row_of(int thread) const { return &log[size_t(thread) * kLogPitch]; }
     Cell& cell_of(uintptr_t at) { return shared_cells[(at - uintptr_t(shared)) / 4]; }
 
     // memory.h
