@@ -280,6 +280,7 @@ struct Launch {
     std::unordered_map<uint64_t, Meeting> meetings;
     std::unordered_map<uint64_t, char*> shared_of;  // of the blocks of a cluster that run now
     uint64_t ended_before = 0;  // blocks that had ended before this launch
+    bool undecided = false;     // the first block shows whether all blocks are watched
     uint64_t watched_run = 0;   // of `watched_of` blocks, so many are watched; 0: all blocks
     uint64_t watched_of = 0;
     // Runs of neighbouring blocks are watched, at equal distances. The first and the last blocks of
@@ -317,9 +318,10 @@ std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 SimDevice g_device{};                // the GPU that the simulator is
 bool g_trace = true, g_faulted = false;
-uint64_t g_most_watched = 0;         // how many threads of a launch are watched at most; 0: all
+uint64_t g_most_watched = 0;         // how many accesses of a launch are watched, about; 0: all
 bool g_in_part = false;              // some launch was watched in part
 std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed atomics or fences
+bool g_partial = false;              // a launch ran only a part of its blocks (see choose)
 bool g_host = false;                 // host code runs (see Opened)
 cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;

@@ -47,6 +47,7 @@ struct Worker {
     uint32_t era = 0;    // how many phases of blocks this worker has begun
     uint64_t block = 0;
     uint32_t phase = 0;
+    uint64_t logged = 0;        // entries of all logs that were flushed
     bool is_watched = g_trace;  // are the block's races looked for, and its requests counted?
     uintptr_t barrier_at = 0;   // the code address of the barrier that began this phase; 0: none
     bool learned = false;       // a thread of the block saw a release
