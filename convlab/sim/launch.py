@@ -100,7 +100,7 @@ class SimLaunch(Launch):
         self._trace = trace
         self.findings = trace.findings
         self.launches = trace.launches
-        self.watched_in_part = trace.watched_in_part
+        self.watched_in_part = trace.watched_in_part and not trace.needs_all
         # What a part of the blocks did is no count of the whole launch.
         self.counters = None if trace.watched_in_part else trace.counters
 

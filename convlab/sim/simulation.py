@@ -167,10 +167,12 @@ def simulate(
         - earlier: problems in the form of `problem`, each with the bytes of its tensors by name.
           The kernel is called for them first, in the same process, with other data, at the same
           addresses if it fits.
-        - watch: of a launch with more threads than this, only a part of the blocks is watched for
+        - watch: of a launch with more accesses than this, only a part of the blocks is watched for
           races and uninitialised reads; 0 (the default) watches all blocks. Bounds are always
           checked. ``Trace.watched_in_part`` says whether that happened. The counts are then
-          incomplete.
+          incomplete. Without `trace`, only a part of the blocks of a large launch runs, and y is
+          incomplete. If blocks may depend on the others, the run ends, and ``Trace.needs_all`` is
+          true.
         - workspace_shift: bytes from the start of a page to the workspace and the plan.
         - sample: (blocks, seed) runs only this many blocks of each launch, chosen at random. Counts
           are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and the
@@ -261,6 +263,8 @@ def _failure(
     result: Trace, status: int, label: str, source: Path | str, request: Mapping[str, object]
 ) -> LaunchError | None:
     """Return the exception for a run that failed, or None."""
+    if result.needs_all:
+        return None
     has_place = any(finding.kind == "endless loop" for finding in result.findings)
     if has_place or result.is_late or status in (_OUT_OF_TIME, -signal.SIGALRM):
         return _out_of_time(result, label, source, request)

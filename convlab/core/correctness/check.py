@@ -35,13 +35,13 @@ from ..kernel.kernel import resolve
 from ..kernel.runnable import Runnable, explained
 from ..kernel.runner import IN_PROCESS, Runner, runner
 from ..kernel.shrink_to_fit import fit
-from ..machine import interrupt
+from ..machine import interrupt, torch_threads
 from ..machine.progress import bar as progress_bar
 from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import examine, failed, simulated_seconds
+from .examine import examine, failed, runs_in_part, simulated_seconds
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
@@ -60,8 +60,8 @@ _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
 # On the simulator a long problem runs only once.
 _LONG = 1200
 _MANY = 60_000
-# In a launch with more threads than this, races are watched in a part of the blocks.
-_MOST_WATCHED = 400_000
+# In a launch with more accesses than this, races are watched in a part of the blocks.
+_MOST_WATCHED = 3_000_000
 # A default check on the simulator leaves out larger problems: they would take minutes.
 _SIM_OUTPUTS = 4_000_000
 # When crashes and hangs have taken this long, the rest of a set is left out.
@@ -334,7 +334,7 @@ class Checker:
             with explained(kernel.name):
                 report = examine(*given)
                 if report.ok and not setting.name:
-                    report = self._with_array_bounds(report, kernel)
+                    report = self._with_array_bounds(report, kernel, setting)
             return self.stricter.watch(report)
         except ConvlabError as error:
             error.problem = problem
@@ -357,14 +357,17 @@ class Checker:
             least = error.needed
         return self.run(problem, plain, kernel.limited(setting.least_workspaces * least), notes)
 
-    def _with_array_bounds(self, report: Report, kernel: Runnable) -> Report:
+    def _with_array_bounds(self, report: Report, kernel: Runnable, setting: Setting) -> Report:
         """Check the indices of local arrays: only the simulator's untraced build does.
 
-        Returns the report of that run if it is incorrect.
+        Where races were watched in a part of the blocks, these indices are too, if no block depends
+        on others. Returns the report of that run if it is incorrect.
         """
         untraced = kernel.untraced()
         if untraced is kernel or not _ARRAY.search(kernel.source or ""):
             return report
+        if report.unwatched and runs_in_part(untraced, report.problem, self.seed, setting):
+            return replace(report, unwatched=f"{report.unwatched}, indices of local arrays too")
         plain = examine(untraced, report.problem, self.seed, report.notes, ONCE)
         return report if plain.ok else plain
 
@@ -412,7 +415,11 @@ class Checker:
             yield self._until_too_many_faults(attempt() for attempt in attempts)
             return
         engine = self.kernel.runs_on
-        with interrupt.held(), ThreadPoolExecutor(engine.at_once) as pool:
+        with (
+            interrupt.held(),
+            torch_threads.shared_by(engine.at_once),
+            ThreadPoolExecutor(engine.at_once) as pool,
+        ):
             futures = []
             try:
                 futures += [pool.submit(attempt) for attempt in attempts]

@@ -285,6 +285,17 @@ def reported(
     )
 
 
+def runs_in_part(kernel: Runnable, problem: Problem, seed: int, setting: Setting) -> bool:
+    """Run a part of the blocks of an untraced kernel, which does not write all of y.
+
+    Return False if the kernel needs all of its blocks. Raises LaunchError for an error in one.
+    """
+    launch = kernel.prepare(problem, *setting.reference(kernel, problem, seed).inputs)
+    launch.most_watched = setting.most_watched
+    launch()
+    return launch.watched_in_part
+
+
 def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem] = ()) -> bool:
     """Fill y with NaN and run a launch on the current stream; return whether there is a y.
 

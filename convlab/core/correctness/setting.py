@@ -50,7 +50,7 @@ class Setting:
     normal : whether the data are normally distributed, so that other kernels can use the reference.
     fits_any : whether the setting has its own problems, which are never scaled down.
     keeps_filter : whether w must keep its values after `conv2d_prepare`.
-    most_watched : in a launch with more threads than this, the simulator watches a part of the
+    most_watched : in a launch with more accesses than this, the simulator watches a part of the
         blocks for races and uninitialised reads; 0 means all of them. Bounds are always watched.
     gpu : the GPU that the simulator is; None means its default.
     advice : a note for a failing report: what the header may declare.
@@ -86,11 +86,8 @@ class Setting:
         return allowed
 
     def in_part(self) -> str:
-        """Return what a run did not watch, if a launch had too many threads."""
-        return (
-            "races were watched in a part of the blocks, because a launch has over "
-            f"{self.most_watched:,} threads"
-        )
+        """Return what a run did not watch, if a launch had too many accesses."""
+        return "races were watched in a part of the blocks"
 
     def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
         """Return lists of problems: the kernel runs once for each list, after calls for its problems."""

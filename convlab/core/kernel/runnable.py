@@ -52,8 +52,9 @@ class Launch:
     # For a simulated call: kernel, grid and block of each launch; memory traffic by line; for a
     # small y, the line that stored each element last.
     launches: Sequence[Mapping[str, Any]] = ()
-    # For the simulator: in a launch with more threads than `most_watched` it watches only a part of
-    # the blocks for races (0: it watches all). Did it do so in the last call?
+    # For the simulator: in a launch with more accesses than `most_watched` it watches only a part of
+    # the blocks for races (0: it watches all). Without its diagnostics it runs only that part, if
+    # no block depends on others. Did it do so in the last call?
     most_watched: int = 0
     watched_in_part: bool = False
     lines: Sequence[Mapping[str, Any]] = ()

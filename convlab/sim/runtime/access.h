@@ -18,7 +18,7 @@ inline void Worker::step(uintptr_t pc) {
 
 void Worker::log_backward_jump(uintptr_t pc) {
     uint64_t from = uint32_t(step_at - code);
-    uint64_t last = next_entry == &log[size_t(current) * kLog] ? ~uint64_t(0) : next_entry[-1].bits;
+    uint64_t last = next_entry == row_of(current) ? ~uint64_t(0) : next_entry[-1].bits;
     if ((last & ~(kLeaves - kAgain)) == from && last < kLeaves - kAgain)
         next_entry[-1].bits += kAgain;
     else

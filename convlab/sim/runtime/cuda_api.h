@@ -98,14 +98,14 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
     launch.ended_before = g_blocks_ended;
     choose(launch);
-    watch_in_part(launch);
+    launch.undecided = g_trace && g_most_watched && launch.runs >= 64;
     g_running = &launch;
     ++g_counters.launches;
     launch.serial = g_serial || g_threads == 1 || launch.runs == 1 || (g_trace && g_unwatched);
     launch.counted.resize(launch.chosen.empty() ? 0 : launch.runs);
     launch.reaches.resize(launch.counted.size());
     launch.turns.add();
-    for (int i = 1; i < g_threads && !launch.serial; ++i) start_worker(launch);
+    if (!launch.undecided) start_workers(launch);
     run_worker(launch, 0);
     for (size_t i = 0;; ++i) {  // a running worker may start another one
         std::unique_lock<std::mutex> hold(launch.lock);

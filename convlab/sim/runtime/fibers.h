@@ -48,15 +48,15 @@ inline void Worker::enter(int next, void** save) {
 inline void Worker::find_log(int i) {
     if (!is_watched) return;
     Fiber& f = fibers[i];
-    next_entry = &log[size_t(i) * kLog] + f.logged;
-    log_end = &log[size_t(i) * kLog] + kLog;
+    next_entry = row_of(i) + f.logged;
+    log_end = row_of(i) + kLog;
     step_at = f.step, step_log = f.still ? next_entry : nullptr;
 }
 
 inline void Worker::save_log(int i) {
     if (!is_watched) return;
     Fiber& f = fibers[i];
-    f.logged = int(next_entry - &log[size_t(i) * kLog]);
+    f.logged = int(next_entry - row_of(i));
     f.step = step_at, f.still = next_entry == step_log;
 }
 
@@ -92,7 +92,7 @@ void Worker::yield() {
 // Called in loops that may poll for another thread. Nothing preempts a fiber, so it must yield.
 // `at` is the address of a volatile read; 0 after a failed compare-and-swap, which is counted.
 void Worker::spin(uintptr_t at) {
-    g_synchronizes = true;
+    blocks_synchronize();
     if (++spins % 16 == 0) yield();
     if (at) count_poll(at);
 }
@@ -154,7 +154,7 @@ void Worker::run_block(uint64_t number) {
     copies.assign(copies.empty() ? 0 : threads, {});
     async = {};
     is_watched = g_trace && launch->watches(number);
-    if (is_watched && threads > logs) log.reset(new Access[size_t(logs = threads) * kLog]);
+    if (is_watched && threads > logs) log.reset(new Access[size_t(logs = threads) * kLogPitch]);
     for (int i = 0; i < threads; ++i) {
         fibers[i] = Fiber{};
         fibers[i].index = launch->thread_of(unsigned(i));

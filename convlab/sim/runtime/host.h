@@ -37,8 +37,8 @@ void sim_set_device(const int64_t* numbers, const char* name) {
     std::snprintf(g_device.name, sizeof g_device.name, "%s", name);
 }
 const SimDevice* sim_device() { return &g_device; }
-// Limits for how many threads of a launch races are looked for; bounds are checked for all.
-void sim_watch(uint64_t threads) { g_most_watched = threads; }
+// Limits for about how many accesses of a launch races are looked for; bounds are checked for all.
+void sim_watch(uint64_t accesses) { g_most_watched = accesses; }
 void sim_schedule(unsigned number) { g_schedule = number; }
 void sim_serial() { g_serial = true; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }

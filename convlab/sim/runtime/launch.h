@@ -45,6 +45,9 @@ void add_totals(const Launch& launch) {
         g_steps[i] += uint64_t(double(launch.steps[i]) * launch.weight + 0.5);
 }
 
+void start_workers(Launch& launch);
+void watch_in_part(Launch& launch, uint64_t accesses);
+
 void Worker::run(Launch* l) {
     launch = l;
     Counters before{};
@@ -52,6 +55,10 @@ void Worker::run(Launch* l) {
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         ++g_blocks_ended;
+        if (std::exchange(l->undecided, false)) {
+            watch_in_part(*l, logged);
+            start_workers(*l);
+        }
         if (l->chosen.empty()) continue;
         if (l->weight > 1) report_reach(l->reaches[i], l->chosen[i]);
         Counters now = totals();
@@ -122,6 +129,11 @@ void start_worker(Launch& launch) {
     ++g_os_threads;
 }
 
+// Starts a worker for each core but one, if blocks may run in parallel.
+void start_workers(Launch& launch) {
+    for (int i = 1; i < g_threads && !launch.serial; ++i) start_worker(launch);
+}
+
 // Finds the library that contains a code address: sets g_code and g_code_bytes.
 void find_code(uintptr_t inside) {
     dl_iterate_phdr([](dl_phdr_info* info, size_t, void* inside) {
@@ -137,7 +149,11 @@ void find_code(uintptr_t inside) {
     }, &inside);
 }
 
-// Chooses the blocks of a launch to simulate: all; or the recorded one; or a random sample. Each
+// In a part of a launch, runs of kRun neighbouring blocks at kRuns equal distances are simulated.
+constexpr uint64_t kRun = 8, kRuns = 8;
+
+// Chooses the blocks of a launch to simulate: all; or the recorded one; or, in a build without hooks
+// and with a limit of watched accesses, a part; or a random sample. Each
 // sample of that size is equally likely (R. Floyd's algorithm; random numbers by splitmix64).
 void choose(Launch& launch) {
     if (g_record.on) {
@@ -145,6 +161,14 @@ void choose(Launch& launch) {
         launch.runs = b.x < launch.grid.x && b.y < launch.grid.y && b.z < launch.grid.z &&
                       g_record.kernels.insert(launch.name).second;
         launch.chosen = {b.x + uint64_t(launch.grid.x) * (b.y + uint64_t(launch.grid.y) * b.z)};
+    } else if (!g_trace && g_most_watched && launch.blocks > kRun * kRuns * 2) {
+        launch.watched_run = kRun;
+        launch.watched_of = launch.blocks / kRuns;
+        for (uint64_t number = 0; number < launch.blocks; ++number)
+            if (launch.watches(number)) launch.chosen.push_back(number);
+        launch.runs = launch.chosen.size();
+        g_partial = true;
+        write_report(text("in part\t%u\t%lu\n", launch.number, launch.blocks));
     } else if (g_sample && g_sample < launch.blocks) {
         uint64_t state = g_sample_seed << 20 ^ launch.number;
         auto draw = [&] {
@@ -162,15 +186,17 @@ void choose(Launch& launch) {
     }
 }
 
-// Decides which blocks of a launch with very many threads are watched: runs of eight blocks.
-void watch_in_part(Launch& launch) {
-    uint64_t threads = launch.blocks * launch.block.x * launch.block.y * launch.block.z;
-    if (!g_trace || !g_most_watched || threads <= g_most_watched || launch.runs < 64) return;
-    uint64_t times = threads / g_most_watched + 1;
+// Decides which blocks of a launch with very many accesses are watched: runs of eight blocks.
+// `accesses` are those of the first block. Other blocks begin after the decision, so it does not
+// depend on their order.
+void watch_in_part(Launch& launch, uint64_t accesses) {
+    accesses *= launch.blocks;
+    if (accesses <= g_most_watched) return;
+    uint64_t times = accesses / g_most_watched + 1;
     g_in_part = true;
-    launch.watched_run = 8;
-    launch.watched_of = 8 * times;
-    write_report(text("in part\t%u\t%lu\n", launch.number, launch.watched_of / 8));
+    launch.watched_run = kRun;
+    launch.watched_of = kRun * times;
+    write_report(text("in part\t%u\t%lu\n", launch.number, times));
 }
 
 // Estimates the totals of all N blocks of a launch from the n that were simulated: N/n times their

@@ -10,8 +10,9 @@ void Worker::flush(int w) {
     Access* rows[32];
     bool uniform = true;
     for (int l = 0; l < lanes; ++l) {
-        rows[l] = &log[size_t(first + l) * kLog];
+        rows[l] = row_of(first + l);
         uniform &= fibers[first + l].logged == length;
+        logged += unsigned(fibers[first + l].logged);
     }
     for (int i = 0; uniform && i < length; ++i) {
         uint64_t one = rows[0][i].bits, other = 0;

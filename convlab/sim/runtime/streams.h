@@ -81,6 +81,7 @@ struct Issued {
 // copy from or to host memory, for which the host usually waits.
 Issued issue(cudaStream_t handle, uintptr_t pc, const char* what, bool watched = true,
              dim3 grid = {}, dim3 block = {}) {
+    needs_all_blocks();
     if (!++g_launch) ++g_launch;
     size_t stream = stream_of(handle);
     Issued issued{g_launch, order_of(stream), true, g_streams[stream].last};

@@ -35,6 +35,9 @@ constexpr size_t kConstants = kRegion / 4;   // after it: address space for `__c
 constexpr size_t kSharedSpan = 512 << 10;    // address space for one block's shared arrays
 constexpr size_t kRedZone = 128;             // poisoned bytes after each shared array
 constexpr int kLog = 1024;                   // entries of a lane's log
+// From one lane's log to the next, in entries: one cache line more than a log. At a distance of a power
+// of two, the same entries of all lanes would be in one set of the cache, and displace one another.
+constexpr size_t kLogPitch = kLog + 64 / 8;
 constexpr int kHeld = 256;                   // full logs for which a lane waits for lanes behind it
 constexpr unsigned kRelief = 1 << 11;        // polls of one address before another block is started
 constexpr unsigned kPatience = 1 << 7;       // polls of one address before another worker's turn
@@ -282,6 +285,7 @@ struct Launch {
     std::unordered_map<uint64_t, Meeting> meetings;
     std::unordered_map<uint64_t, char*> shared_of;  // of the blocks of a cluster that run now
     uint64_t ended_before = 0;  // blocks that had ended before this launch
+    bool undecided = false;     // the first block shows whether all blocks are watched
     uint64_t watched_run = 0;   // of `watched_of` blocks, so many are watched; 0: all blocks
     uint64_t watched_of = 0;
     // Runs of neighbouring blocks are watched, at equal distances. The first and the last blocks of
@@ -319,9 +323,10 @@ std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 SimDevice g_device{};                // the GPU that the simulator is
 bool g_trace = true, g_faulted = false;
-uint64_t g_most_watched = 0;         // how many threads of a launch are watched at most; 0: all
+uint64_t g_most_watched = 0;         // how many accesses of a launch are watched, about; 0: all
 bool g_in_part = false;              // some launch was watched in part
 std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed atomics or fences
+bool g_partial = false;              // a launch ran only a part of its blocks (see choose)
 bool g_host = false;                 // host code runs (see Opened)
 cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;

@@ -20,7 +20,7 @@ struct Worker {
     std::vector<char*> free_stacks, reserved;  // stacks to use again; mappings to unmap at the end
     const bool crowded;  // there are many workers (see new_stack)
     char* dead_stack = nullptr;  // of the thread that ended last; in use until the next switch
-    std::unique_ptr<Access[]> log;  // [thread][kLog]; unused pages take no memory
+    std::unique_ptr<Access[]> log;  // [thread][kLogPitch]; unused pages take no memory
     int logs = 0;                   // for how many threads the log has room
     Access *next_entry = nullptr, *log_end = nullptr;  // in the current thread's log
     std::vector<Site> sites;
@@ -47,6 +47,7 @@ struct Worker {
     uint32_t era = 0;    // how many phases of blocks this worker has begun
     uint64_t block = 0;
     uint32_t phase = 0;
+    uint64_t logged = 0;        // entries of all logs that were flushed
     bool is_watched = g_trace;  // are the block's races looked for, and its requests counted?
     uintptr_t barrier_at = 0;   // the code address of the barrier that began this phase; 0: none
     bool learned = false;       // a thread of the block saw a release
@@ -90,6 +91,7 @@ struct Worker {
 
     static constexpr size_t kSites = 1 << 13;
 
+    Access* row_of(int thread) const { return &log[size_t(thread) * kLogPitch]; }
     Cell& cell_of(uintptr_t at) { return shared_cells[(at - uintptr_t(shared)) / 4]; }
 
     // memory.h
