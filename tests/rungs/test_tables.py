@@ -160,7 +160,10 @@ def test_an_incorrect_rung_is_not_taken() -> None:
 
 def test_rungs_in_bf16_are_those_on_nchw(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versus, "load", lambda path, engine: load(path, engine="sim"))
-    assert [kernel.name for kernel in versus._rungs("bf16")] == ["15_wgmma_bf16"]
+    assert [kernel.name for kernel in versus._rungs("bf16")] == [
+        "06b_depthwise_bf16",
+        "15_wgmma_bf16",
+    ]
     assert [kernel.name for kernel in versus._rungs("fp16")] == ["15b_wgmma_fp16"]
 
 
