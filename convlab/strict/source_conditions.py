@@ -54,10 +54,7 @@ class Condition(NamedTuple):
 def conditions(texts: dict[str, str]) -> list[Condition]:
     """Return the conditions on a problem's dimensions in a kernel's texts, by file name."""
     found: dict[tuple[str, tuple[int, ...]], Condition] = {}
-    for name, text in texts.items():
-        if _OURS.fullmatch(name.rpartition("/")[2]):
-            continue
-        code = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
+    for name, code in code_of(texts).items():
         constants = {key: int(value) for key, value in _CONSTANT.findall(code)}
         for match in _CONDITION.finditer(code):
             member, local, modulus, _, bound = match.groups()
@@ -70,6 +67,15 @@ def conditions(texts: dict[str, str]) -> list[Condition]:
             condition = Condition(field, values, f"{condition}, {name}:{line}")
             found.setdefault((field, values), condition)
     return list(found.values())
+
+
+def code_of(texts: dict[str, str]) -> dict[str, str]:
+    """Return a kernel's own texts, by file name, without comments; each line keeps its number."""
+    return {
+        name: _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
+        for name, text in texts.items()
+        if not _OURS.fullmatch(name.rpartition("/")[2])
+    }
 
 
 def _number(word: str | None, constants: dict[str, int]) -> int | None:

@@ -12,6 +12,7 @@ from ..core.problem.problem import Problem
 from . import nvcc_report
 from .generated_problems import generate, option_pairs
 from .other_gpus import trials_on_other_gpus
+from .repeated_limits import without_repeated
 from .settings import host_problems, settings_for, with_relu, workspace_trials
 from .smallest_failure import shrink
 from .source_conditions import source_problems
@@ -57,6 +58,10 @@ class Strict:
                 covered |= new_pairs
         known = set(drawn)
         return drawn + [each for each in source_problems(self.kernel) if each not in known]
+
+    def needed(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return the problems without those that repeat another one; all of them on a GPU."""
+        return without_repeated(self.kernel, problems) if self.kernel.counts else list(problems)
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield trials with little workspace, in each setting, and on an x of over 2^31 elements."""

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from convlab.core.errors import CatalogError, ProblemError
 from convlab.core.kernel import catalog as module
 from convlab.core.kernel.catalog import Header, catalog, find, folders, names, parse_header, read
-from convlab.core.kernel.kernel import resolve
 from convlab.core.problem.problem import Problem
 
 pytestmark = pytest.mark.pure
@@ -302,13 +301,3 @@ def test_a_file_that_hides_a_shipped_kernel_is_reported_once(kernels, tmp_path):
 )
 def test_the_tunables_of_a_text(text, parts):
     assert module.split_tunables(text) == parts
-
-
-def test_a_path_may_have_any_characters(tmp_path, monkeypatch):
-    source = (module.KERNEL_DIR / "01_direct.cu").read_text()
-    monkeypatch.chdir(tmp_path)
-    for name in ("k at@x.cu", "a:b.cu", "N1.cu", "K=8.cu", "new\nline.cu", "é.cu"):
-        Path(name).write_text(source)
-        for text in (name, str(tmp_path / name)):
-            assert resolve(text, "auto").source == source
-        assert resolve(f"{name}@THREADS=64", "sim").path == tmp_path / name

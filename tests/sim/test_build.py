@@ -30,7 +30,8 @@ from convlab.core.builds import build, cache
 from convlab.core.builds.compile import exported
 from convlab.core.builds.key import key_of
 from convlab.core.errors import BuildError, LaunchError
-from convlab.core.kernel.kernel import load
+from convlab.core.kernel.catalog import KERNEL_DIR
+from convlab.core.kernel.kernel import load, resolve
 from convlab.core.machine import toolchain
 from convlab.sim import library as simulated
 from tests.suites import ENGINES, FOLDER, cubin, needs_nvcc
@@ -954,3 +955,13 @@ def test_a_later_process_finds_the_header_in_a_folder_of_an_odd_name(tmp_path, c
     )
     for told in (capfd.readouterr().out, done.stdout):
         assert f'"file": "{folder / "put.cuh"}"' in told and '"line": 2' in told
+
+
+def test_a_path_may_have_any_characters(tmp_path, monkeypatch):
+    source = (KERNEL_DIR / "01_direct.cu").read_text()
+    monkeypatch.chdir(tmp_path)
+    for name in ("k at@x.cu", "a:b.cu", "N1.cu", "K=8.cu", "new\nline.cu", "é.cu"):
+        Path(name).write_text(source)
+        for text in (name, str(tmp_path / name)):
+            assert resolve(text, "sim").source == source
+        assert resolve(f"{name}@THREADS=64", "sim").path == tmp_path / name

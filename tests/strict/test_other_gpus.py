@@ -12,6 +12,7 @@ from convlab.core.correctness.check import Checker, check
 from convlab.core.correctness.setting import Setting
 from convlab.core.errors import LaunchError, ProblemError
 from convlab.core.kernel.kernel import compile
+from convlab.core.kernel.runnable import Runnable
 from convlab.core.machine.gpus import GPUS
 from convlab.strict.other_gpus import CARDS, OTHER_GPUS, TWO_SMS, trials_on_other_gpus
 from tests.fakes import Fake
@@ -150,7 +151,7 @@ def test_a_setting_is_for_users_too() -> None:
     report = check(persistent(), problem, setting="sm_86", progress=False)
     assert report.ok and "on a GPU of sm_86 with 2 SMs, 99 KB" in str(report)
     with pytest.raises(ProblemError, match="only the simulator can be another GPU"):
-        Fake().on_gpu(GPUS["L4"])
+        Runnable.on_gpu(Fake(), GPUS["L4"])
 
 
 def test_rungs_for_one_architecture_are_unsupported_elsewhere() -> None:

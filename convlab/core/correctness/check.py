@@ -444,13 +444,18 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     fixed = [problem for name in _SETS for problem in named_problems(name)]
     if kernel.counts:
         fixed = [problem for problem in fixed if math.prod(problem.y_shape) < _SIM_OUTPUTS]
+    needed = checker.stricter.needed(fixed)
+    repeated = len(fixed) - len(needed)
     generated = checker.stricter.problems(count, checker.seed)
     # Problems for conditions in the source have names.
     named = sum(bool(problem.name) for problem in generated)
     sides = f", {named} on both sides of conditions in the source" if named else ""
     drawn = len(generated) - named
-    what = f"{len(fixed)} fixed and {drawn} generated problems, seed {checker.seed}{sides}"
-    reports = _check_set(checker, checker.run_briefly, fixed + generated, (what,))
+    what = f"{len(needed)} fixed and {drawn} generated problems, seed {checker.seed}{sides}"
+    notes = (what,)
+    if repeated:
+        notes += (f"not run: {repeated} fixed problems that repeat others for this kernel",)
+    reports = _check_set(checker, checker.run_briefly, needed + generated, notes)
     for trials in checker.stricter.trials(reports.reports):
         if reports.ok:
             reports = _check_settings(checker, reports, trials)

@@ -24,6 +24,9 @@ class Stricter(Protocol):
     def problems(self, count: int, seed: int) -> list[Problem]:
         """Return generated problems for a default check."""
 
+    def needed(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return the problems without those that show nothing more about the kernel."""
+
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield groups of trials in unusual settings; a group runs if the kernel is correct so far."""
 
@@ -43,6 +46,10 @@ class Plain:
     def problems(self, count: int, seed: int) -> list[Problem]:
         """Return no problems."""
         return []
+
+    def needed(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Return all problems."""
+        return list(problems)
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield no trials."""
