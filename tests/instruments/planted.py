@@ -918,15 +918,24 @@ ROWS = _of(
        at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=OVERLAP,
        **_ROWS),
     _m("channels_unchecked", "channels past the group's last are written",
-       ("const int rows = min_of(8, k_count - 8 * half);", "const int rows = 8;"),
-       at=("bulk_store(", "to[begin + at]", "to[tail + at]", "s_bytes + source, count"),
+       ("const int channels = min_of(8, k_count - 8 * half);", "const int channels = 8;"),
+       at=("bulk_store(", "y_k[begin + column]", "y_k[last_begin + column]"),
        sim=FAULT, shipped=True, **_ROWS),
     _m("window_too_short", "a consumer does not wait for the last input row of its window",
-       ("wait_until(i + walk.window);", "wait_until(i + walk.window - 1);"),
+       ("wait_until(row + walk.window);", "wait_until(row + walk.window - 1);"),
        at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=EARLY,
        **_ROWS),
     _m("sector_dropped", "neither strip stores the sector that begins in one and ends in the next",
-       ("unsigned(own) * kSize + (to_end ? 0 : 31);", "unsigned(own) * kSize;"), **_ROWS),
+       ("const int up = to_end ? 0 : 31;", "const int up = 0;"), **_ROWS),
+    _m("gap_not_closed", "the next row's first columns stay where the filter's gap puts them",
+       ("s_end[walk.gap + 4 * j];", "s_end[4 * j];"), **_ROWS),
+)  # fmt: skip
+
+ROWS_BF16 = _of(
+    "15c_wgmma_rows_bf16",
+    _m("halves_swapped", "the two 8-channel halves of a pixel are exchanged",
+       ("reinterpret_cast<uint4*>(s_to)[octet * pitch]",
+        "reinterpret_cast<uint4*>(s_to)[(1 - octet) * pitch]"), **_ROWS),
     _m("gap_not_closed", "the next row's first columns stay where the filter's gap puts them",
        ("s_end[walk.gap + 4 * j];", "s_end[4 * j];"), **_ROWS),
 )  # fmt: skip
