@@ -85,7 +85,7 @@ WITHOUT_OVERLAP = Mutant(
     "each strip stores its own columns, so that two blocks store the sector between them",
     (
         (
-            "const bool from_start = q0 == 0 && !(walk.wraps && p > 0);",
+            "const bool from_start = part.q0 == 0 && !(walk.wraps && p > 0);",
             "const bool from_start = true;",
         ),
         ("const bool to_end = last_strip && !wrapped;", "const bool to_end = true;"),
