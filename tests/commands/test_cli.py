@@ -431,7 +431,8 @@ SELECTED = {
     "rect": "01 02 03 12 13 15 15b",
     # 15x15 and few channels: the library is the best in fp32 and TF32.
     "N1 C16 H15 W15 K64 R3 S3": "01 02 03 16 16b",
-    "kernelbench.82_depthwise": "01 02 03 06 15 15b",
+    # 06b supports depthwise problems only, so it is taken before 15 and 15c.
+    "kernelbench.82_depthwise": "01 02 03 06 06b 15b",
 }
 
 
@@ -678,7 +679,10 @@ USAGE = {
     "abbreviation": (["check", "01", "--prob", SMALL], "unrecognized arguments: --prob"),
     "engine": (["check", "01", "--engine", "simm"], "did you mean sim?"),
     "kernel": (["check", "01_dircet"], "did you mean 01_direct"),
-    "part of a kernel": (["check", "DEPTHWISE"], "did you mean 06_depthwise?"),
+    "part of a kernel": (
+        ["check", "DEPTHWISE"],
+        "did you mean 06_depthwise or 06b_depthwise_bf16?",
+    ),
     "baseline": (["compare", "cuDNN"], "did you mean cudnn:fp32 or cudnn:tf32"),
     "part of a problem": (
         ["compare", "01", "AlexNet"],

@@ -384,7 +384,9 @@ def test_unusual_data_odd_addresses_and_earlier_calls(kernel: Kernel) -> None:
             continue
         if setting not in settings.settings_for(kernel, problem):
             continue  # the default check leaves it out, too
-        quick = kernel.counts and not (setting.offsets != Offsets() or DEEP)  # only a trace sees addresses
+        quick = kernel.counts and not (
+            setting.offsets != Offsets() or DEEP
+        )  # only a trace sees addresses
         try:
             chosen = untraced(kernel.path) if quick else kernel
             report = examine(chosen, problem, 0, (), setting)

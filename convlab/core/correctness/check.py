@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,6 +66,8 @@ _MOST_WATCHED = 3_000_000
 _SIM_OUTPUTS = 4_000_000
 # When crashes and hangs have taken this long, the rest of a set is left out.
 _FAULT_SECONDS = 30.0
+# A wait of the main thread ends this often, so that Ctrl-C is handled, in seconds.
+_WAKE_SECONDS = 0.5
 # The errors of the system that mean that this machine lacks something.
 _LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT)
 
@@ -423,7 +425,7 @@ class Checker:
             futures = []
             try:
                 futures += [pool.submit(attempt) for attempt in attempts]
-                yield self._until_too_many_faults(future.result() for future in futures)
+                yield self._until_too_many_faults(map(_result_of, futures))
             finally:
                 # After many faults, or an interrupt, end the attempts that are left.
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -436,6 +438,17 @@ class Checker:
             yield result
             if self.seconds_lost > _FAULT_SECONDS:
                 return
+
+
+def _result_of(future: Future[Report | str]) -> Report | str:
+    """Wait for a future; return its result.
+
+    Python runs the handler of a signal between two steps of the main thread. If the signal comes
+    just before a wait without an end, its handler does not run. So this wait ends now and then.
+    """
+    while not future.done():
+        wait([future], timeout=_WAKE_SECONDS)
+    return future.result()
 
 
 def _check_by_default(checker: Checker, count: int) -> Reports:

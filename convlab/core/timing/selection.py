@@ -5,6 +5,7 @@ kernels. No list of names is kept: the file names and the headers' ``best:`` lin
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ..kernel.catalog import KERNEL_DIR, catalog
 from ..kernel.kernel import Kernel, load
@@ -45,13 +46,19 @@ def _best_of_each_class(
     """Return the best kernel of each precision class, by the rule of `convlab.best`.
 
     Of several that are best by their headers, the last by name is taken. In a class without any
-    ``best:`` line this is the last kernel that supports the problem.
+    ``best:`` line this is the last kernel that supports the problem. But on a problem with groups, a
+    kernel for such problems only goes before the others.
     """
     best = {}
     ruled = {kernel.precision for kernel in kernels if kernel.header.best is not None}
-    for kernel in able:
+    for kernel in sorted(able, key=lambda kernel: _is_for_groups_only(kernel, problem)):
         precision = kernel.precision
         is_best = kernel.header.is_best(problem, *kernel.target, precision)
         if is_best or precision not in ruled:
             best[precision] = kernel
     return list(best.values())
+
+
+def _is_for_groups_only(kernel: Kernel, problem: Problem) -> bool:
+    """Return whether a kernel supports a problem with groups, but not the same one without them."""
+    return problem.groups > 1 and bool(kernel.unsupported(replace(problem, groups=1)))
