@@ -1,0 +1,57 @@
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+
+class Model(nn.Module):
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias=False)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def get_inputs():
+    return [torch.randn(16, 96)]
+
+
+def get_init_inputs():
+    return [96, 160]
+
+
+source = """
+#include <torch/extension.h>
+
+__global__ void matmul_kernel(const float* A, const float* B, float* C, int M, int N, int K) {
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < M && col < N) {
+        float sum = 0.0f;
+        for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];
+        C[row * N + col] = sum;
+    }
+}
+
+torch::Tensor matmul_cuda(torch::Tensor A, torch::Tensor B) {
+    TORCH_CHECK(A.size(1) == B.size(0), "cannot multiply ", A.sizes(), " by ", B.sizes());
+    int M = A.size(0), K = A.size(1), N = B.size(1);
+    auto C = torch::zeros({M, N}, A.options());
+    dim3 block(16, 16);
+    dim3 grid((N + 15) / 16, (M + 15) / 16);
+    matmul_kernel<<<grid, block>>>(A.data_ptr<float>(), B.data_ptr<float>(), C.data_ptr<float>(), M, N, K);
+    return C;
+}
+"""
+
+ext = load_inline(name="linear_ext", cpp_sources="torch::Tensor matmul_cuda(torch::Tensor A, torch::Tensor B);",
+                  cuda_sources=source, functions=["matmul_cuda"])
+
+
+class ModelNew(nn.Module):
+    def __init__(self, in_features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(160, in_features))
+
+    def forward(self, x):
+        return ext.matmul_cuda(x, self.weight.t().contiguous())
