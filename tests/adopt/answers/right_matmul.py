@@ -40,7 +40,8 @@ torch::Tensor matmul(torch::Tensor A, torch::Tensor B) {
 }
 """
 
-ext = load_inline("matmul_tiled", "torch::Tensor matmul(torch::Tensor A, torch::Tensor B);", source, ["matmul"])
+ext = load_inline("matmul_tiled", "torch::Tensor matmul(torch::Tensor A, torch::Tensor B);", source,
+                  functions=["matmul"])
 
 
 class Model(nn.Module):

@@ -1,0 +1,3 @@
+// A stand-in for the header of this name; see adopt/README.md.
+#pragma once
+#include "adopt/call.h"
