@@ -246,6 +246,8 @@ def read(path: Path) -> Answer:
     ProblemError
         The file cannot be read, or has no Python block.
     """
+    # The judge runs in another folder.
+    path = path.absolute()
     whole = readable(path, "answer").replace("\r\n", "\n")
     if path.suffix in PYTHON and not _is_reply(whole):
         return Answer(path, whole, whole)

@@ -40,8 +40,8 @@ class Function:
     end: int
     result: str
     types: tuple[str, ...]
-    # How many parameters have no default.
-    least: int
+    # The parameters' names; "" for one without a name.
+    names: tuple[str, ...]
     defined: bool
     is_c: bool
     is_kernel: bool = False
@@ -51,13 +51,6 @@ class Function:
 def blanked(text: str) -> str:
     """Return C++ text with spaces in place of comments, strings and their quotes."""
     return _BLANK.sub(lambda part: re.sub(r"[^\n]", " ", part[0]), text)
-
-
-def code_only(text: str) -> str:
-    """Return C++ text with spaces in place of comments; strings and directives stay."""
-    return _BLANK.sub(
-        lambda part: part[0] if part[0][0] in "\"'R" else re.sub(r"[^\n]", " ", part[0]), text
-    )
 
 
 def functions(text: str) -> list[Function]:
@@ -140,14 +133,13 @@ def _function(
     if "=" in match["result"] or not _balanced(match["parameters"]):
         return None
     parameters = [each for each in _split(match["parameters"]) if each.strip() not in ("", "void")]
-    least = sum("=" not in each for each in parameters)
     return Function(
         match["name"],
         position,
         end,
         _type(match["result"]),
-        tuple(map(_parameter_type, parameters)),
-        least,
+        tuple(_parameter(each)[0] for each in parameters),
+        tuple(_parameter(each)[1] for each in parameters),
         defined,
         is_c,
         is_kernel,
@@ -177,15 +169,15 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _parameter_type(parameter: str) -> str:
-    """Return the type of a parameter in one spelling, without its name and default."""
+def _parameter(parameter: str) -> tuple[str, str]:
+    """Return the type of a parameter in one spelling, without its default, and its name."""
     text = parameter.partition("=")[0].strip()
     text = re.sub(r"\b__restrict(?:__)?\b", " ", text)
     named = re.match(r"^(.*[\s*&>])([A-Za-z_]\w*)\s*((?:\[[^\]]*\])*)$", text, re.S)
     basic = ("int", "long", "short", "char", "unsigned", "float", "double", "bool", "const")
     if named and named[2] not in basic:
-        text = named[1] + ("*" if named[3] else "")
-    return _type(text)
+        return _type(named[1] + ("*" if named[3] else "")), named[2]
+    return _type(text), ""
 
 
 def _type(text: str) -> str:

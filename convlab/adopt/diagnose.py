@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..core.arguments import hint
-from .answer import LOAD_INLINE, UNKNOWN, Answer, Folder, LoadInline, Text, called
-from .cpp_functions import Function, blanked, code_only, functions
+from .answer import LOAD_INLINE, UNKNOWN, Answer, LoadInline, Text, called
+from .cpp_functions import Function, blanked, functions
 from .mistake import Mistake
 
 # Names of torch's functions and modules that do the work which a kernel should do.
@@ -750,5 +750,3 @@ def _in_cpp(answer: Answer) -> Iterator[Mistake]:
                     "compute in the caller's thread",
                 )
 
-
-__all__ = ["HEAVY", "Folder", "code_only", "diagnose"]

@@ -1,0 +1,490 @@
+"""Adopt an answer: diagnose it, build it, judge it in a confined process, and report."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..core import arguments as valid
+from ..core.errors import BuildError, ProblemError
+from ..core.faults import CORRECT, INCORRECT, NOT_RUN, NOT_SIMULATED, OUT_OF_TIME, heaviest
+from .answer import PYTHON, TEXTS, Answer, read
+from .diagnose import diagnose
+from .mistake import Mistake, described
+
+# The limits of an answer's process.
+SECONDS = 120.0
+BYTES = 8 << 30
+PROCESSES = 64
+# Kinds of mistakes that no run can get past.
+_FATAL = ("syntax", "form", "load_inline", "linkage", "flags")
+# Kinds that say nothing about the answer.
+_NO_VERDICT = {
+    "not simulated": NOT_SIMULATED,
+    "not run": NOT_RUN,
+    "memory": NOT_RUN,
+    "out of time": OUT_OF_TIME,
+}
+# The most extensions of one answer.
+_MOST_BUILDS = 16
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One case of the general judgement: what was varied, and how the answer did.
+
+    Attributes
+    ----------
+    label : "height = 33", "stride = 2".
+    knobs : the names and values that were varied.
+    result : "correct", "refused" (a clear error), "incorrect", "crashed" or "not simulated".
+    line, text : the line in the answer's file, and the reason.
+    """
+
+    label: str
+    knobs: Mapping[str, Any]
+    result: str
+    line: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Adoption:
+    """The report on one answer.
+
+    Attributes
+    ----------
+    answer : the file.
+    engine : "sim" or "cuda"; "" if nothing was run.
+    mistakes : what is wrong, in the order of lines; errors and warnings.
+    builds, as_asked, in_general : the verdicts; None if one is not known.
+    precision, error : the precision class of the output, and its error relative to its largest value.
+    tried : the cases of the general judgement.
+    supports : the suggested ``supports:`` line; "everything" if no limit was found.
+    shapes, whole_shapes : the shapes of the inputs in the run, and those of the task.
+    counters : the simulator's counters of the first call.
+    kernels : kernel, grid and block of each launch of the first call, on the simulator.
+    lines : the memory traffic of the first call by source line, on the simulator.
+    launches, operators : kernels launched by one call, and torch's operators that compute.
+    notes : limits of this judgement.
+    seconds : the time of the builds, and of the whole.
+    times : median times in ms on a GPU: "answer" and "model"; empty without one.
+    """
+
+    answer: Answer
+    engine: str = ""
+    mistakes: tuple[Mistake, ...] = ()
+    builds: bool | None = None
+    as_asked: bool | None = None
+    in_general: bool | None = None
+    precision: str = ""
+    error: float | None = None
+    tried: tuple[Tried, ...] = ()
+    supports: str = ""
+    shapes: tuple[Any, ...] = ()
+    whole_shapes: tuple[Any, ...] = ()
+    counters: Mapping[str, float] = field(default_factory=dict)
+    kernels: tuple[Mapping[str, Any], ...] = ()
+    lines: tuple[Mapping[str, Any], ...] = ()
+    launches: int = 0
+    operators: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    times: Mapping[str, float] = field(default_factory=dict)
+
+    nothing_ran = False
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return self.answer.name
+
+    kernel = name
+
+    @property
+    def ok(self) -> bool:
+        """Whether the answer builds and is correct for the task's own shapes."""
+        return bool(self.as_asked)
+
+    @property
+    def outcome(self) -> str:
+        """The outcome, as of a check: "correct", "incorrect", "not simulated", ..."""
+        if self.ok:
+            return CORRECT
+        kinds = [each.kind for each in self.mistakes if each.error]
+        if kinds and all(kind in _NO_VERDICT for kind in kinds):
+            return heaviest([_NO_VERDICT[kind] for kind in kinds])
+        return INCORRECT
+
+    @property
+    def why(self) -> str:
+        """The first reason against the answer; empty if there is none."""
+        for mistake in self.mistakes:
+            if mistake.error:
+                place = f"line {mistake.line}: " if mistake.line else ""
+                return f"{place}{mistake.text}"
+        bad = [each for each in self.tried if each.result not in ("correct", "not simulated")]
+        if bad:
+            return f"{bad[0].result} with {bad[0].label}"
+        return self.notes[0] if self.as_asked is None and self.notes else ""
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, verbose: bool = False) -> str:
+        """Return the report as text; with `verbose`, all cases and notes."""
+        return "\n".join(_text(self, verbose))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as a dict that JSON can write."""
+        return {
+            "ok": self.ok,
+            "kernel": self.name,
+            "file": str(self.answer.path),
+            "outcome": self.outcome,
+            "engine": self.engine,
+            "builds": self.builds,
+            "as_asked": self.as_asked,
+            "in_general": self.in_general,
+            "precision": self.precision,
+            "error": self.error,
+            "supports": self.supports,
+            "why": self.why,
+            "mistakes": [each.to_dict() for each in self.mistakes],
+            "tried": [{**vars(each), "knobs": dict(each.knobs)} for each in self.tried],
+            "shapes": list(self.shapes),
+            "whole_shapes": list(self.whole_shapes),
+            "launches": self.launches,
+            "operators": list(self.operators),
+            "counters": dict(self.counters),
+            "times_ms": dict(self.times),
+            "seconds": dict(self.seconds),
+            "notes": list(self.notes),
+        }
+
+
+def is_answer(path: str | Path) -> bool:
+    """Return whether a path has the ending of an answer's file."""
+    return Path(path).suffix in (*PYTHON, *TEXTS)
+
+
+def adopt(
+    path: str | Path,
+    reference: str | Path | None = None,
+    *,
+    engine: str = "auto",
+    general: bool = True,
+    time_limit: float = SECONDS,
+    progress: Callable[[str], object] | None = None,
+) -> Adoption:
+    """Diagnose, build and judge somebody else's kernel in KernelBench's form.
+
+    The file is one Python module with ``Model``, ``ModelNew``, ``get_inputs`` and
+    ``get_init_inputs``; its CUDA code is in strings of ``load_inline``. It runs in a process of its
+    own, which may write only to a scratch folder.
+
+    Parameters
+    ----------
+    path : a ``.py`` file, or a text (``.md``, ``.txt``) whose last Python block is the answer.
+    reference : the file of the task, if the answer has only ``ModelNew``.
+    engine : "cuda", "sim" or "auto". On the simulator, inputs are scaled down.
+    general : whether to vary shapes and arguments after the task's own.
+    time_limit : of the process, in seconds; builds do not count.
+    progress : called with a word for each stage.
+
+    Returns
+    -------
+    Adoption
+        Whether it builds, is correct as asked, and in general, with its mistakes at their lines.
+
+    Raises
+    ------
+    ProblemError
+        A file cannot be read, or has no Python code.
+    BuildError
+        The engine is not available.
+
+    Examples
+    --------
+    >>> convlab.adopt("answer.py").as_asked  # doctest: +SKIP
+    True
+    """
+    started = time.perf_counter()
+    tell = progress or (lambda stage: None)
+    answer = read(valid.path(path, "answer"))
+    task = read(valid.path(reference, "reference")) if reference is not None else answer
+    tell("diagnosis")
+    mistakes = diagnose(answer, task)
+    adoption = Adoption(answer, mistakes=tuple(mistakes))
+    if any(each.error and each.kind in _FATAL for each in mistakes):
+        return replace(
+            adoption,
+            builds=False,
+            as_asked=False,
+            notes=("nothing was built or run: the diagnosis found why it cannot work",),
+            seconds={"total": time.perf_counter() - started},
+        )
+    name = _engine(engine)
+    spec = {
+        "answer": answer,
+        "reference": task,
+        "engine": name,
+        "general": general,
+        "seconds": 0.8 * time_limit,
+    }
+    adoption = _judged(replace(adoption, engine=name), spec, time_limit, tell)
+    seconds = {**adoption.seconds, "total": time.perf_counter() - started}
+    return replace(adoption, seconds=seconds)
+
+
+def _engine(engine: str) -> str:
+    from ..core import rooms
+    from ..core.kernel.engine import engine_name
+
+    name = engine_name(engine)
+    if name == "sim" and "sim" not in rooms.names("engine"):
+        raise BuildError("the simulator (convlab/sim) was removed", kind="not run")
+    return name
+
+
+def _judged(
+    adoption: Adoption, spec: dict[str, Any], limit: float, tell: Callable[[str], object]
+) -> Adoption:
+    """Run the confined process, and build what it needs, until it needs nothing more."""
+    from . import extension
+
+    libraries: dict[str, str] = {}
+    built = 0.0
+    for _ in range(_MOST_BUILDS):
+        tell("run")
+        reply = _ask({**spec, "libraries": libraries}, limit)
+        needs = [piece["needs"] for piece in reply["pieces"] if "needs" in piece]
+        if not needs:
+            seconds = {"build": built}
+            return replace(_reported(adoption, reply), seconds=seconds)
+        tell("build")
+        wanted = _extension_of(adoption.answer, needs[-1])
+        try:
+            build = wanted.build(spec["engine"])
+        except BuildError as error:
+            found = extension.mistakes(error, adoption.answer.path)
+            verdict = None if found[0].kind in _NO_VERDICT else False
+            return replace(
+                adoption,
+                mistakes=_sorted([*adoption.mistakes, *found]),
+                builds=verdict,
+                as_asked=verdict,
+            )
+        built += build.seconds
+        libraries[wanted.digest] = str(build.library)
+    return replace(adoption, notes=(f"it loads more than {_MOST_BUILDS} extensions",))
+
+
+def _extension_of(answer: Answer, needs: Mapping[str, Any]) -> Any:
+    """Return the extension that a child needs; raise ProblemError if its message is not valid."""
+    from .extension import Extension
+
+    texts = [needs.get(key) for key in ("cpp", "cuda")]
+    lists = [needs.get(key) for key in ("exports", "flags")]
+    names = lists[0] if isinstance(lists[0], list) else [None]
+    is_text = all(isinstance(each, str) for each in (*texts, *names, *(lists[1] or ())))
+    if not is_text or not all(re.fullmatch(r"\w+", name) for name in names):
+        raise ProblemError(f"{answer.path.name}: load_inline gets arguments that are no strings")
+    return Extension.of(answer, *texts, *lists, int(needs.get("line") or 1))
+
+
+def _ask(spec: Mapping[str, Any], limit: float) -> dict[str, Any]:
+    """Run `judge.run` in a confined process; return what it emitted and how it ended."""
+    from ..core.machine import child, interrupt, toolchain
+    from . import judge
+
+    payload = pickle.dumps((judge.run, (dict(spec),)))
+    variables = {key: value for key, value in os.environ.items() if key.startswith("CONVLAB_")}
+    limits = {
+        "seconds": limit,
+        "bytes": BYTES,
+        "processes": PROCESSES,
+        "temporary": str(toolchain.temporary(Path("/tmp"))),
+    }
+    request = pickle.dumps(([*map(os.path.abspath, sys.path)], variables, limits, payload))
+    process = _process()
+    with interrupt.held(), process.lock:
+        try:
+            return pickle.loads(process.ask(request, limit + 60))
+        except (child.Died, child.TimedOut) as error:
+            process.stop()
+            return {"pieces": [], "stopped": str(error), "status": None}
+
+
+_PROCESS: list[Any] = []
+
+
+def _process() -> Any:
+    """Return the process that runs answers; it is kept, because it has imported torch."""
+    from ..core.machine import child
+
+    if not _PROCESS:
+        script = Path(__file__).with_name("process.py")
+        _PROCESS.append(child.Child(script, options=["-P"]))
+    return _PROCESS[0]
+
+
+def _sorted(mistakes: Sequence[Mistake]) -> tuple[Mistake, ...]:
+    unique = list(dict.fromkeys(mistakes))
+    return tuple(sorted(unique, key=lambda each: (not each.error, each.line)))
+
+
+def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
+    """Return the report for what a confined process emitted."""
+    found: dict[str, Any] = {}
+    mistakes = list(adoption.mistakes)
+    tried = []
+    notes = []
+    for piece in reply["pieces"]:
+        if "mistake" in piece:
+            mistakes.append(Mistake(**piece["mistake"]))
+        elif "case" in piece:
+            tried.append(
+                Tried(piece["case"], piece["knobs"], piece["result"], piece["line"], piece["text"])
+            )
+        elif piece.get("unconfined"):
+            notes.append(f"not confined on this machine: {'; '.join(piece['unconfined'])}")
+        else:
+            found |= piece
+    as_asked = found.get("as asked")
+    builds = found.get("builds")
+    if reply["stopped"] or "crash" in found or (reply["status"] or 0) < 0:
+        mistakes.append(_stopped(reply, found, adoption.answer))
+        as_asked = as_asked if tried else None if mistakes[-1].kind in _NO_VERDICT else False
+    if "not judged" in found:
+        mistakes.append(
+            Mistake("not simulated", 0, found["not judged"], "judge it on a GPU: --engine cuda")
+        )
+    if any(each.kind in _NO_VERDICT for each in mistakes) and not as_asked:
+        others = [each for each in mistakes if each.error and each.kind not in _NO_VERDICT]
+        as_asked = False if others else None
+    if as_asked and any(each.error for each in mistakes):
+        as_asked = False
+    if builds is None and as_asked is False and not any(each.kind == "python" for each in mistakes):
+        builds = adoption.builds
+    notes += _notes(found)
+    from .limits import supports
+
+    return replace(
+        adoption,
+        mistakes=_sorted(mistakes),
+        builds=builds,
+        as_asked=as_asked,
+        in_general=_in_general(as_asked, tried),
+        precision=found.get("precision", ""),
+        error=found.get("error"),
+        tried=tuple(tried),
+        supports=supports(tried) if tried else "",
+        shapes=tuple(found.get("scaled", ())),
+        whole_shapes=tuple(found.get("whole", ())),
+        counters=found.get("counters", {}),
+        kernels=tuple(found.get("kernels", ())),
+        lines=tuple(found.get("lines", ())),
+        launches=found.get("launches", 0),
+        operators=tuple(found.get("torch", ())),
+        times=found.get("times", {}),
+        notes=tuple(notes),
+    )
+
+
+def _stopped(reply: Mapping[str, Any], found: Mapping[str, Any], answer: Answer) -> Mistake:
+    """Return the mistake of a process that ended before the judgement did."""
+    from ..core.machine import child
+
+    if reply["stopped"]:
+        kind = "out of time" if "did not end" in reply["stopped"] else "limit"
+        return Mistake(kind, 0, f"the process was stopped: {reply['stopped']}", "raise --time-limit")
+    if "crash" in found:
+        lines = found["crash"].strip().splitlines()
+        numbers = re.findall(rf'File ".*{re.escape(answer.path.name)}", line (\d+)', found["crash"])
+        line = int(numbers[-1]) if numbers else 0
+        return Mistake("python", line, f"the process ended: {lines[-1][:300]}", "correct this line")
+    how = child.describe(reply["status"])
+    return Mistake("host crash", 0, f"the process crashed: {how}", "look at the host code")
+
+
+def _notes(found: Mapping[str, Any]) -> list[str]:
+    notes = []
+    scaled = found.get("scaled")
+    if scaled and scaled != found.get("whole"):
+        notes.append(
+            f"on the simulator, the inputs are scaled down: {_shapes(scaled)}, not {_shapes(found['whole'])}"
+        )
+    if "init" in found:
+        notes.append(f"the init arguments are scaled down too: {', '.join(found['init'])}")
+    if found.get("out of time"):
+        notes.append("the time was up before all cases ran; raise --time-limit")
+    return notes
+
+
+def _shapes(shapes: Sequence[Sequence[int]]) -> str:
+    return ", ".join("x".join(map(str, shape)) for shape in shapes)
+
+
+def _in_general(as_asked: bool | None, tried: Sequence[Tried]) -> bool | None:
+    ran = [each for each in tried if each.result != "not simulated"]
+    if as_asked is False:
+        return False
+    if not ran or as_asked is None:
+        return None
+    return all(each.result == "correct" for each in ran)
+
+
+# ---- the text -----------------------------------------------------------------------------------
+
+_WORDS = {True: "yes", False: "NO", None: "not known"}
+
+
+def _text(adoption: Adoption, verbose: bool) -> list[str]:
+    name = adoption.answer.path.name
+    heading = {CORRECT: "correct as asked", INCORRECT: "INCORRECT"}.get(
+        adoption.outcome, adoption.outcome
+    )
+    lines = [f"{name}: {heading}"]
+    klass = ""
+    if adoption.precision and adoption.error is not None:
+        klass = f" ({adoption.precision}, error {adoption.error:.1g} of the largest value)"
+    lines.append(f"  builds      {_WORDS[adoption.builds]}{_built(adoption)}")
+    lines.append(f"  as asked    {_WORDS[adoption.as_asked]}{klass if adoption.as_asked else ''}")
+    lines.append(f"  in general  {_WORDS[adoption.in_general]}{_general(adoption)}")
+    if adoption.supports and adoption.as_asked:
+        lines.append(f"  suggested   supports: {adoption.supports}")
+    if adoption.times:
+        faster = adoption.times["model"] / adoption.times["answer"]
+        lines.append(
+            f"  time        {adoption.times['answer']:.3g} ms, {faster:.3g} times as fast as Model"
+        )
+    lines += described(adoption.mistakes, adoption.answer)
+    bad = [each for each in adoption.tried if each.result != "correct"]
+    for each in adoption.tried if verbose else bad[:4]:
+        place = f"{name}:{each.line}: " if each.line else ""
+        lines.append(f"{each.label}: {each.result}{': ' if each.text else ''}{place}{each.text}"[:300])
+    if not verbose and len(bad) > 4:
+        lines.append(f"and {len(bad) - 4} more cases; --verbose lists them")
+    lines += [f"note: {note}" for note in adoption.notes]
+    return lines
+
+
+def _built(adoption: Adoption) -> str:
+    seconds = adoption.seconds.get("build", 0.0)
+    return f" ({seconds:.1f} s)" if adoption.builds and seconds else ""
+
+
+def _general(adoption: Adoption) -> str:
+    if not adoption.tried:
+        return ""
+    ran = [each for each in adoption.tried if each.result != "not simulated"]
+    good = sum(each.result == "correct" for each in ran)
+    return f" ({good} of {len(ran)} cases with other shapes and arguments)"

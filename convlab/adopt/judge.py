@@ -1,0 +1,612 @@
+"""Judge an answer in the confined child: run it, and compare it with its reference.
+
+`run` emits pieces, each a dict that JSON can write. ``report.py`` puts them together in the user's
+process. This module runs somebody's code; only `process.py` calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import linecache
+import re
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import cpp_extension
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..core.errors import LaunchError
+from ..core.faults import fault
+from .answer import Answer
+from .calls import Calls
+from .extension import Extension
+from .mistake import Mistake
+from .precision import Truth, compare
+from .shapes import Case, OnDevice, Task, variations
+
+Emit = Callable[[dict[str, Any]], None]
+# Operations of a case on the simulator: about a second.
+_BUDGET = 600_000
+# Operators that do the work which a kernel should do.
+_HEAVY = {
+    "convolution",
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "mv",
+    "dot",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_attention_math",
+}
+# Operators that only look at tensors, or make them.
+_LIGHT = re.compile(
+    r"^(?:view|_unsafe_view|reshape|detach|alias|t|transpose|permute|expand|as_strided|clone|copy_|"
+    r"_to_copy|empty.*|zeros.*|ones.*|slice|select|unsqueeze|squeeze|set_.*|contiguous|lift_fresh|"
+    r"_local_scalar_dense|is_.*|unbind|split.*|fill_|zero_|resize_|equal)$"
+)
+
+
+class NeedsBuild(BaseException):
+    """The answer loads an extension that is not built yet; no ``except Exception`` catches it."""
+
+
+class Stop(Exception):
+    """The judgement ends: the answer failed, and its mistake was emitted."""
+
+
+class Session:
+    """The judgement of one answer.
+
+    Parameters
+    ----------
+    emit : gets the pieces.
+    answer, reference : the files.
+    engine : "sim" or "cuda".
+    libraries : the path of each build, by its extension's digest.
+    """
+
+    def __init__(
+        self,
+        emit: Emit,
+        answer: Answer,
+        reference: Answer,
+        engine: str,
+        libraries: Mapping[str, str],
+    ) -> None:
+        self.emit = emit
+        self.answer = answer
+        self.reference = reference
+        self.engine = engine
+        self.libraries = libraries
+        self.device = "cpu" if engine == "sim" else "cuda"
+        self.calls = Calls()
+        # The extension that is missing, also if the answer caught the exception.
+        self.missing: dict[str, Any] | None = None
+        self.seen: set[tuple[str, int, str]] = set()
+
+    # ---- emitting ------------------------------------------------------------------------------
+
+    def mistake(self, mistake: Mistake) -> None:
+        """Emit a mistake once."""
+        key = (mistake.kind, mistake.line, mistake.text)
+        if key not in self.seen:
+            self.seen.add(key)
+            self.emit({"mistake": mistake.to_dict()})
+
+    def failed(self, error: BaseException, stage: str) -> list[Mistake]:
+        """Return an exception of the answer's code as mistakes, with their lines."""
+        if isinstance(error, LaunchError):
+            return self.findings(error)
+        line = self.line_of(error)
+        text = str(error).strip().split("\n")[0][:300]
+        return [
+            Mistake(
+                "python",
+                line,
+                f"{type(error).__name__} {stage}: {text}",
+                "read the message; the line is the last one of the file that ran",
+            )
+        ]
+
+    def findings(self, error: LaunchError) -> list[Mistake]:
+        """Return what the simulator found, or the GPU reported, as mistakes."""
+        found = [each for each in (getattr(error, "findings", None) or ()) if each.error]
+        if not found:
+            text = str(error).split("\n")[0]
+            kind = error.kind or "launch"
+            return [Mistake(kind, self.line_of(error), text, fault(kind).advice)]
+        return [self.finding(each) for each in found[:4]]
+
+    def finding(self, found: Any) -> Mistake:
+        """Return one finding of the simulator as a mistake."""
+        own = found.file and Path(found.file).name == self.answer.path.name
+        where = f" (block {found.block}, thread {found.thread})" if found.block else ""
+        if found.other_line and found.other_line != found.line:
+            where += f"; the other access is in line {found.other_line}"
+        line = found.line if own and found.line else 0
+        return Mistake(
+            found.kind, line, f"{found.kind}: {found.text}{where}", fault(found.kind).advice, found.error
+        )
+
+    def line_of(self, error: BaseException) -> int:
+        """Return the last line of the answer's file in an exception's traceback."""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame.lineno for frame in frames if frame.filename == str(self.answer.path)]
+        return own[-1] or 0 if own else 0
+
+    # ---- loading -------------------------------------------------------------------------------
+
+    def execute(self, answer: Answer) -> dict[str, Any]:
+        """Execute a file and return its names; ``load_inline`` is replaced meanwhile."""
+        module = types.ModuleType(re.sub(r"\W", "_", answer.path.stem) + "_adopted")
+        module.__file__ = str(answer.path)
+        sys.modules[module.__name__] = module
+        lines = answer.code.splitlines(keepends=True)
+        linecache.cache[str(answer.path)] = (len(answer.code), None, lines, str(answer.path))
+        code = compile(answer.code, str(answer.path), "exec")
+        with self.running():
+            exec(code, module.__dict__)
+        return module.__dict__
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the answer's code: with our ``load_inline``, and without a GPU on the simulator."""
+        originals = cpp_extension.load_inline, cpp_extension.load
+        cpp_extension.load_inline = self.load_inline
+        cpp_extension.load = _refuse_load
+        with contextlib.ExitStack() as stack:
+            if self.engine == "sim":
+                stack.enter_context(_fake_cuda())
+                stack.enter_context(OnDevice("cpu"))
+            try:
+                yield
+            finally:
+                cpp_extension.load_inline, cpp_extension.load = originals
+        if self.missing is not None:
+            raise NeedsBuild
+
+    def load_inline(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module of an extension that the user's process has built."""
+        bound = inspect.signature(_original).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_code.co_filename != str(self.answer.path):
+            frame = frame.f_back
+        line = frame.f_lineno if frame else 1
+        exports = given["functions"] or ()
+        spec = {
+            "cpp": _joined(given["cpp_sources"]),
+            "cuda": _joined(given["cuda_sources"]),
+            "exports": [exports] if isinstance(exports, str) else list(exports),
+            "flags": [*(given["extra_cflags"] or ()), *(given["extra_cuda_cflags"] or ())],
+            "line": line,
+        }
+        extension = extension_of(self.answer, spec)
+        library = self.libraries.get(extension.digest)
+        if library is None:
+            self.missing = spec
+            raise NeedsBuild
+        called = _runner(self.engine)(extension, Path(library), self.calls)
+        names = spec["exports"] or re.findall(r'\.def\(\s*"(\w+)"', spec["cpp"] + spec["cuda"])
+        module = types.ModuleType(str(given["name"]))
+        for name in names:
+            setattr(module, name, _function(called, name))
+        return module
+
+    # ---- running -------------------------------------------------------------------------------
+
+    def models(self, task: Task, space: Mapping[str, Any], case: Case) -> tuple[Any, Any]:
+        """Return the reference in float32, and the answer with the same weights."""
+        torch.manual_seed(0)
+        reference = task.space["Model"](*case.init, **case.named).to(self.device)
+        torch.manual_seed(0)
+        with self.running():
+            answer = space["ModelNew"](*case.init, **case.named)
+        answer = answer.to(self.device)
+        _copy_weights(reference, answer)
+        return reference.eval(), answer.eval()
+
+    def apply(self, model: Any, inputs: Sequence[Any]) -> Any:
+        """Run the reference."""
+        with torch.no_grad():
+            mode = OnDevice("cpu") if self.engine == "sim" else contextlib.nullcontext()
+            with mode:
+                return model(*[_copied(each) for each in inputs])
+
+    def answered(self, model: Any, inputs: Sequence[Any]) -> Any:
+        """Run the answer."""
+        with torch.no_grad(), self.running():
+            result = model(*inputs)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return result
+
+    def inputs(self, task: Task, case: Case, seed: int) -> list[Any]:
+        """Return the inputs of a case on the device."""
+        inputs, _ = task.inputs(case, "cpu", seed)
+        if self.device == "cpu":
+            return inputs
+        return [each.cuda() if isinstance(each, Tensor) else each for each in inputs]
+
+    def trial(self, task: Task, space: Mapping[str, Any], case: Case) -> tuple[Any, Any, Any]:
+        """Run a case once; return the comparison, the models and the inputs."""
+        reference, answer = self.models(task, space, case)
+        inputs = self.inputs(task, case, 1)
+        truth = Truth.of(reference, inputs, self.apply)
+        kept = [_copied(each) for each in inputs]
+        result = self.answered(answer, inputs)
+        compared = compare(result, truth)
+        if not compared.kind and not all(map(_same, inputs, kept)):
+            compared = replace(compared, kind="form", text="ModelNew changes its inputs")
+        return compared, (reference, answer), inputs
+
+
+def run(emit: Emit, spec: Mapping[str, Any]) -> None:
+    """Judge an answer; emit its builds, mistakes, verdicts and counts.
+
+    Parameters
+    ----------
+    emit : gets the pieces.
+    spec : ``answer`` and ``reference``, ``engine``, ``libraries``, ``general``, ``seconds``.
+    """
+    session = Session(
+        emit, spec["answer"], spec["reference"], spec["engine"], spec["libraries"]
+    )
+    try:
+        _judge(session, spec)
+    except NeedsBuild:
+        emit({"needs": session.missing})
+    except Stop:
+        pass
+
+
+def _judge(session: Session, spec: Mapping[str, Any]) -> None:
+    until = time.monotonic() + spec["seconds"]
+    space = _attempt(session, "while the file is loaded", session.execute, session.answer)
+    own = spec["reference"].path == spec["answer"].path
+    task_space = space if own else session.execute(spec["reference"])
+    session.emit({"builds": True})
+    task = Task(task_space, _parameters(task_space["Model"]))
+    init = tuple(task_space["get_init_inputs"]())
+    case = Case(init)
+    if session.engine == "sim":
+        scaled = task.scaled(case, _BUDGET)
+        if scaled is None:
+            session.emit({"not judged": "its inputs could not be scaled down for the simulator"})
+            raise Stop
+        case = scaled
+        session.emit({"scaled": _sizes_text(task, case), "whole": _sizes_text(task, Case(init))})
+        if tuple(case.init) != init:
+            session.emit({"init": [repr(value) for value in case.init]})
+    if not _as_asked(session, task, space, case):
+        raise Stop
+    if spec["general"]:
+        _in_general(session, task, space, case, until)
+
+
+def _attempt(session: Session, stage: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function returns; emit the mistake if the answer's code raises."""
+    try:
+        return function(*args)
+    except NeedsBuild:
+        raise
+    except Exception as error:
+        for mistake in session.failed(error, stage):
+            session.mistake(mistake)
+        session.emit({"as asked": False})
+        raise Stop from None
+
+
+def _as_asked(session: Session, task: Task, space: Mapping[str, Any], case: Case) -> bool:
+    """Judge the task's own case: three calls, the second and third with other numbers."""
+    compared, (reference, answer), inputs = _attempt(
+        session, "with the task's shapes", session.trial, task, space, case
+    )
+    ok = _compared(session, compared, "")
+    session.emit({"precision": compared.precision, "error": compared.error})
+    _emit_calls(session)
+    ok &= _own_work(session, reference, answer, inputs)
+    if ok:
+        ok &= _other_numbers(session, reference, answer, inputs, task, case)
+    for finding in session.calls.findings:
+        if finding.kind in ("race", "uninitialised read", "wrong stream", "written twice"):
+            session.mistake(session.finding(finding))
+    session.emit({"as asked": bool(ok)})
+    return bool(ok)
+
+
+def _compared(session: Session, compared: Any, when: str) -> bool:
+    """Emit what is incorrect in a comparison; return whether nothing is."""
+    if not compared.kind:
+        return True
+    node = session.answer.classes.get("ModelNew")
+    line = node.lineno if node else 0
+    text = f"{compared.text}{when}"
+    session.mistake(Mistake(compared.kind, line, text, fault(compared.kind).advice))
+    return False
+
+
+def _other_numbers(
+    session: Session,
+    reference: Any,
+    answer: Any,
+    inputs: list[Any],
+    task: Task,
+    case: Case,
+) -> bool:
+    """Call the same model again: with other numbers at the same addresses, and with other weights."""
+    for put, new in zip(inputs, session.inputs(task, case, 2), strict=True):
+        if isinstance(put, Tensor):
+            put.copy_(new)
+    truth = Truth.of(reference, inputs, session.apply)
+    result = _attempt(session, "in a second call", session.answered, answer, inputs)
+    again = " in a call with other numbers at the same addresses"
+    if not _compared(session, compare(result, truth), again):
+        return False
+    if not any(True for _ in answer.parameters()):
+        return True
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(-0.5)
+    if not _copy_weights(reference, answer):
+        return True
+    truth = Truth.of(reference, inputs, session.apply)
+    result = _attempt(session, "with other weights", session.answered, answer, inputs)
+    return _compared(session, compare(result, truth), " after the weights changed")
+
+
+class _Operators(TorchDispatchMode):
+    """Record the names of torch's operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Record an operator, and run it."""
+        self.names.append(func._schema.name.partition("::")[2])
+        return func(*args, **(kwargs or {}))
+
+
+def _own_work(session: Session, reference: Any, answer: Any, inputs: list[Any]) -> bool:
+    """Return whether kernels of the answer do the work; emit which operators torch computes."""
+    before = session.calls.launches
+    with _Operators() as theirs:
+        _attempt(session, "in a repeated call", session.answered, answer, inputs)
+    launches = session.calls.launches - before
+    with _Operators() as plain:
+        session.apply(reference, inputs)
+    work = [name for name in theirs.names if not _LIGHT.match(name)]
+    heavy = [name for name in work if name in _HEAVY]
+    needed = [name for name in plain.names if name in _HEAVY]
+    node = session.answer.classes.get("ModelNew")
+    forward = next((each for each in node.body if getattr(each, "name", "") == "forward"), node)
+    line = forward.lineno
+    session.emit({"launches": launches, "torch": sorted(set(work))})
+    if session.engine == "sim" and not launches:
+        shown = ", ".join(dict.fromkeys(work)) or "nothing"
+        text = f"no kernel of the answer runs in forward; torch computes {shown}"
+        session.mistake(Mistake("cheat", line, text, "call your kernel in forward"))
+        return False
+    if heavy and len(heavy) >= len(needed) > 0:
+        text = f"torch computes {', '.join(dict.fromkeys(heavy))}, which is most of the work"
+        only = len(set(plain.names) - set(heavy) - {"t", "view", "detach"}) <= 1
+        todo = "compute it in a kernel of your own"
+        session.mistake(Mistake("cheat", line, text, todo, error=only))
+        return not only
+    return True
+
+
+def _in_general(
+    session: Session, task: Task, space: Mapping[str, Any], case: Case, until: float
+) -> None:
+    """Vary sizes and arguments; emit the result of each case."""
+    names = _slot_names(session.reference, task, case)
+    new_names = _parameters(space["ModelNew"])
+    budget = _BUDGET
+    for varied in variations(task, case, names, budget):
+        if time.monotonic() > until:
+            session.emit({"out of time": True})
+            return
+        if any(name not in new_names for name in varied.named):
+            continue
+        session.emit({"case": varied.label, "knobs": _plain(varied.knobs), **_outcome(session, task, space, varied)})
+
+
+def _outcome(
+    session: Session, task: Task, space: Mapping[str, Any], case: Case
+) -> dict[str, Any]:
+    """Return how an answer does in one case: "correct", "refused", "incorrect" or "crashed"."""
+    try:
+        compared, _, _ = session.trial(task, space, case)
+    except LaunchError as error:
+        first = session.findings(error)[0]
+        kind = "not simulated" if error.kind in ("not simulated", "memory", "not run", "out of time") else "crashed"
+        return {"result": kind, "line": first.line, "text": first.text}
+    except NeedsBuild:
+        raise
+    except Exception as error:
+        first = session.failed(error, "raised")[0]
+        return {"result": "refused", "line": first.line, "text": first.text}
+    if compared.kind:
+        return {"result": "incorrect", "line": 0, "text": compared.text}
+    return {"result": "correct", "line": 0, "text": ""}
+
+
+# ---- small parts --------------------------------------------------------------------------------
+
+_original = cpp_extension.load_inline
+
+
+def extension_of(answer: Answer, spec: Mapping[str, Any]) -> Extension:
+    """Return the extension for the arguments that a child emitted."""
+    return Extension.of(
+        answer, spec["cpp"], spec["cuda"], spec["exports"], spec["flags"], spec["line"]
+    )
+
+
+def _runner(engine: str) -> Callable[..., Any]:
+    if engine == "sim":
+        from .simulated import Simulated
+
+        return Simulated
+    from .on_gpu import OnGpu
+
+    return OnGpu
+
+
+def _function(called: Any, name: str) -> Callable[..., Any]:
+    def call(*values: Any, **named: Any) -> Any:
+        return called.call(name, values, named)
+
+    call.__name__ = name
+    return call
+
+
+def _refuse_load(*args: Any, **kwargs: Any) -> None:
+    raise RuntimeError("convlab reads load_inline, and not load(): put the sources into the file")
+
+
+def _joined(sources: Any) -> str:
+    if sources is None:
+        return ""
+    return sources if isinstance(sources, str) else "\n".join(sources)
+
+
+def _parameters(model: type) -> dict[str, Any]:
+    """Return the names of init arguments with their defaults; None for one without a default."""
+    names = {}
+    for parameter in list(inspect.signature(model.__init__).parameters.values())[1:]:
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            given = parameter.default is not inspect.Parameter.empty
+            names[parameter.name] = parameter.default if given else None
+    return names
+
+
+def _copy_weights(source: Any, target: Any) -> bool:
+    """Copy parameters and buffers by name, else by their order; return whether all fit."""
+    state = source.state_dict()
+    theirs = target.state_dict()
+    shapes = [value.shape for value in state.values()]
+    if {key: value.shape for key, value in state.items()} == {
+        key: value.shape for key, value in theirs.items()
+    }:
+        target.load_state_dict(state)
+        return True
+    if shapes == [value.shape for value in theirs.values()]:
+        target.load_state_dict(dict(zip(theirs, state.values(), strict=True)))
+        return True
+    return False
+
+
+def _copied(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    # clone() keeps the strides of a dense tensor.
+    return value.detach().clone()
+
+
+def _same(a: Any, b: Any) -> bool:
+    return not isinstance(a, Tensor) or torch.equal(a, b)
+
+
+def _sizes_text(task: Task, case: Case) -> list[list[int]]:
+    """Return the shapes of the inputs of a case."""
+    inputs, _ = task.inputs(case, "meta")
+    return [list(each.shape) for each in inputs if isinstance(each, Tensor)]
+
+
+def _plain(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value if isinstance(value, (int, float, bool)) else repr(value) for key, value in knobs.items()}
+
+
+def _emit_calls(session: Session) -> None:
+    calls = session.calls
+    session.emit(
+        {"counters": calls.counters, "kernels": calls.by_kernel[:40], "lines": calls.lines[:200]}
+    )
+
+
+def _slot_names(reference: Answer, task: Task, case: Case) -> dict[tuple[int, int], str]:
+    """Return names of sizes: those of the module's constants that get_inputs uses, in order."""
+    import ast
+
+    node = reference.functions.get("get_inputs")
+    sizes = task.sizes(case)
+    if node is None:
+        return {}
+    calls = []
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and getattr(each.func, "attr", "") in ("rand", "randn", "zeros", "ones", "empty"):
+            calls.append(each)
+    calls.sort(key=lambda call: (call.lineno, call.col_offset))
+    names = {}
+    for number, call in enumerate(calls):
+        given = call.args[0].elts if call.args and isinstance(call.args[0], (ast.Tuple, ast.List)) else call.args
+        for d, argument in enumerate(given):
+            if isinstance(argument, ast.Name) and (number, d) in sizes:
+                names[number, d] = argument.id
+    return names
+
+
+class _Stream:
+    """A stand-in for torch's streams and events: on the simulator each call is complete."""
+
+    cuda_stream = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: 0.0
+
+
+@contextlib.contextmanager
+def _fake_cuda() -> Iterator[None]:
+    """Let torch.cuda look like that of a machine with one GPU."""
+    changed = {
+        "Stream": _Stream,
+        "Event": _Stream,
+        "stream": _Stream,
+        "device": _Stream,
+        "current_stream": _Stream,
+        "default_stream": _Stream,
+        "synchronize": lambda *args: None,
+        "empty_cache": lambda: None,
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "get_device_name": lambda *args: "NVIDIA H200",
+        "get_device_capability": lambda *args: (9, 0),
+        "set_device": lambda *args: None,
+    }
+    before = {name: getattr(torch.cuda, name) for name in changed}
+    for name, value in changed.items():
+        setattr(torch.cuda, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(torch.cuda, name, value)
+
