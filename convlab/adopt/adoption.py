@@ -257,34 +257,87 @@ def _engine(engine: str) -> str:
 def _judged(
     adoption: Adoption, spec: dict[str, Any], limit: float, tell: Callable[[str], object]
 ) -> Adoption:
-    """Run the confined process, and build what it needs, until it needs nothing more."""
+    """Judge an answer in the confined process, and report."""
     from . import extension
 
-    libraries: dict[str, str] = {}
-    built = 0.0
+    built = Built()
+    try:
+        reply = _with_builds("run", spec, limit, tell, built)
+    except BuildError as error:
+        found = extension.mistakes(error, adoption.answer.path)
+        verdict = None if found[0].kind in _NO_VERDICT else False
+        return replace(
+            adoption,
+            mistakes=_sorted([*adoption.mistakes, *found]),
+            builds=verdict,
+            as_asked=verdict,
+        )
+    return replace(_reported(adoption, reply), seconds={"build": built.seconds})
+
+
+@dataclass
+class Built:
+    """The builds of one answer: the path of each library by its extension's digest; the seconds."""
+
+    libraries: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+# What `run_confined` has built, by the answer's text and engine.
+_BUILT: dict[tuple[str, str], Built] = {}
+
+
+def run_confined(function: str, spec: Mapping[str, Any], limit: float) -> dict[str, Any]:
+    """Run a function of `judge` in the confined process; return all that it emitted, as one dict.
+
+    Parameters
+    ----------
+    function : its name.
+    spec : its argument.
+    limit : the time limit in seconds; builds do not count.
+
+    Raises
+    ------
+    BuildError
+        An extension does not build.
+    """
+    key = (spec["answer"].whole, spec["engine"])
+    built = _BUILT.setdefault(key, Built())
+    reply = _with_builds(function, spec, limit, lambda stage: None, built)
+    found: dict[str, Any] = {}
+    for piece in reply["pieces"]:
+        found |= piece
+    if reply["stopped"]:
+        kind = "out of time" if "did not end" in reply["stopped"] else ""
+        found |= {"failed": f"its process was stopped: {reply['stopped']}", "kind": kind}
+    elif "crash" in found:
+        found["failed"] = found["crash"].strip().splitlines()[-1]
+    elif reply["status"]:
+        found["failed"] = "its process crashed"
+        found["kind"] = "host crash"
+    return found
+
+
+def _with_builds(
+    function: str,
+    spec: Mapping[str, Any],
+    limit: float,
+    tell: Callable[[str], object],
+    built: Built,
+) -> dict[str, Any]:
+    """Run a function in the confined process until it needs no further build; return its reply."""
     for _ in range(_MOST_BUILDS):
         tell("run")
-        reply = _ask({**spec, "libraries": libraries}, limit)
+        reply = _ask(function, {**spec, "libraries": built.libraries}, limit)
         needs = [piece["needs"] for piece in reply["pieces"] if "needs" in piece]
         if not needs:
-            seconds = {"build": built}
-            return replace(_reported(adoption, reply), seconds=seconds)
+            return reply
         tell("build")
-        wanted = _extension_of(adoption.answer, needs[-1])
-        try:
-            build = wanted.build(spec["engine"])
-        except BuildError as error:
-            found = extension.mistakes(error, adoption.answer.path)
-            verdict = None if found[0].kind in _NO_VERDICT else False
-            return replace(
-                adoption,
-                mistakes=_sorted([*adoption.mistakes, *found]),
-                builds=verdict,
-                as_asked=verdict,
-            )
-        built += build.seconds
-        libraries[wanted.digest] = str(build.library)
-    return replace(adoption, notes=(f"it loads more than {_MOST_BUILDS} extensions",))
+        wanted = _extension_of(spec["answer"], needs[-1])
+        build = wanted.build(spec["engine"])
+        built.seconds += build.seconds
+        built.libraries[wanted.digest] = str(build.library)
+    raise BuildError(f"{spec['answer'].path.name} loads more than {_MOST_BUILDS} extensions")
 
 
 def _extension_of(answer: Answer, needs: Mapping[str, Any]) -> Any:
@@ -300,12 +353,12 @@ def _extension_of(answer: Answer, needs: Mapping[str, Any]) -> Any:
     return Extension.of(answer, *texts, *lists, int(needs.get("line") or 1))
 
 
-def _ask(spec: Mapping[str, Any], limit: float) -> dict[str, Any]:
-    """Run `judge.run` in a confined process; return what it emitted and how it ended."""
+def _ask(function: str, spec: Mapping[str, Any], limit: float) -> dict[str, Any]:
+    """Run a function of `judge` in a confined process; return what it emitted and how it ended."""
     from ..core.machine import child, interrupt, toolchain
     from . import judge
 
-    payload = pickle.dumps((judge.run, (dict(spec),)))
+    payload = pickle.dumps((getattr(judge, function), (dict(spec),)))
     variables = {key: value for key, value in os.environ.items() if key.startswith("CONVLAB_")}
     limits = {
         "seconds": limit,
@@ -405,7 +458,9 @@ def _stopped(reply: Mapping[str, Any], found: Mapping[str, Any], answer: Answer)
 
     if reply["stopped"]:
         kind = "out of time" if "did not end" in reply["stopped"] else "limit"
-        return Mistake(kind, 0, f"the process was stopped: {reply['stopped']}", "raise --time-limit")
+        return Mistake(
+            kind, 0, f"the process was stopped: {reply['stopped']}", "raise --time-limit"
+        )
     if "crash" in found:
         lines = found["crash"].strip().splitlines()
         numbers = re.findall(rf'File ".*{re.escape(answer.path.name)}", line (\d+)', found["crash"])
@@ -470,7 +525,9 @@ def _text(adoption: Adoption, verbose: bool) -> list[str]:
     bad = [each for each in adoption.tried if each.result != "correct"]
     for each in adoption.tried if verbose else bad[:4]:
         place = f"{name}:{each.line}: " if each.line else ""
-        lines.append(f"{each.label}: {each.result}{': ' if each.text else ''}{place}{each.text}"[:300])
+        lines.append(
+            f"{each.label}: {each.result}{': ' if each.text else ''}{place}{each.text}"[:300]
+        )
     if not verbose and len(bad) > 4:
         lines.append(f"and {len(bad) - 4} more cases; --verbose lists them")
     lines += [f"note: {note}" for note in adoption.notes]

@@ -17,7 +17,18 @@ _FUNCTION = re.compile(
     r"\((?P<parameters>.*)\)\s*(?:const|noexcept|\s)*$",
     re.S,
 )
-_WORDS = {"return", "else", "new", "delete", "throw", "case", "using", "typedef", "goto", "operator"}
+_WORDS = {
+    "return",
+    "else",
+    "new",
+    "delete",
+    "throw",
+    "case",
+    "using",
+    "typedef",
+    "goto",
+    "operator",
+}
 # Names of one type, replaced by the first.
 _SAME = (
     (r"\b(?:at|c10)::", "torch::"),
@@ -88,7 +99,9 @@ def _scan(code: str) -> Iterator[Function]:
             function = _function(statement, begin, position + 1, True, any(open_blocks))
             if function:
                 yield function
-            elif not re.match(r"(?:template\s*<[^{]*>\s*)?(?:struct|class|union|enum)\b", statement):
+            elif not re.match(
+                r"(?:template\s*<[^{]*>\s*)?(?:struct|class|union|enum)\b", statement
+            ):
                 # An initialiser: the statement ends at its semicolon.
                 position += 1
                 continue

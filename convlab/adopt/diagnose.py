@@ -22,7 +22,9 @@ HEAVY = (
     "bmm baddbmm addmm addmv mv einsum tensordot scaled_dot_product_attention"
 ).split()
 _OF_AT = re.compile(
-    r"\b(?:at|torch)::(?:native::|nn::functional::|linalg::)?(?P<name>" + "|".join(HEAVY) + r")\s*\("
+    r"\b(?:at|torch)::(?:native::|nn::functional::|linalg::)?(?P<name>"
+    + "|".join(HEAVY)
+    + r")\s*\("
 )
 # Macros of headers, which an answer need not define.
 _KNOWN_MACRO = re.compile(
@@ -46,7 +48,12 @@ _SWITCHING_CALLS = (
     "torch.use_deterministic_algorithms",
     "torch.set_default_device",
 )
-_STREAMS = ("torch.cuda.Stream", "torch.cuda.stream", "torch.cuda.ExternalStream", "torch.cuda.set_stream")
+_STREAMS = (
+    "torch.cuda.Stream",
+    "torch.cuda.stream",
+    "torch.cuda.ExternalStream",
+    "torch.cuda.set_stream",
+)
 
 
 def diagnose(answer: Answer, reference: Answer | None = None) -> list[Mistake]:
@@ -124,7 +131,9 @@ def _takes(answer: Answer, owner: str, method: str, count: int, source: str) -> 
     node = answer.classes.get(owner)
     if node is None:
         return
-    found = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == method]
+    found = [
+        each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == method
+    ]
     if not found:
         if method == "forward":
             yield Mistake(
@@ -272,7 +281,9 @@ def _cublas(text: Text, call: LoadInline) -> Iterator[Mistake]:
     use = re.search(r"\bcublas[A-Z]\w*\s*\(", blanked(text.text))
     if not use:
         return
-    if not re.search(r"#\s*include\s*<(?:cublas|ATen/cuda/CUDAContext|ATen/cuda/CUDABlas)", text.text):
+    if not re.search(
+        r"#\s*include\s*<(?:cublas|ATen/cuda/CUDAContext|ATen/cuda/CUDABlas)", text.text
+    ):
         yield Mistake(
             "name",
             text.line_at(use.start()),
@@ -295,9 +306,15 @@ def _exports(call: LoadInline, cpp: Text, cuda: Text | None) -> Iterator[Mistake
     """Yield what is wrong with the exported functions: their declarations, definitions, linkage."""
     in_cpp = functions(cpp.text)
     in_cuda = functions(cuda.text) if cuda is not None else []
-    binds = [text for text in (cpp, cuda) if text is not None and "PYBIND11_MODULE" in blanked(text.text)]
+    binds = [
+        text for text in (cpp, cuda) if text is not None and "PYBIND11_MODULE" in blanked(text.text)
+    ]
     names = call.functions
-    if names is None and "functions" in call.arguments and call.values.get("functions", UNKNOWN) is not None:
+    if (
+        names is None
+        and "functions" in call.arguments
+        and call.values.get("functions", UNKNOWN) is not None
+    ):
         return
     if not names and not binds:
         if "sycl_sources" not in call.arguments:
@@ -435,7 +452,9 @@ def _uses(answer: Answer, call: LoadInline) -> Iterator[Mistake]:
     holders = {call.target}
     for node in ast.walk(answer.tree):
         if isinstance(node, ast.Assign) and called(node.value) == call.target:
-            holders |= {called(target) for target in node.targets if not isinstance(node.value, ast.Call)}
+            holders |= {
+                called(target) for target in node.targets if not isinstance(node.value, ast.Call)
+            }
     for node in ast.walk(answer.tree):
         if isinstance(node, ast.Attribute) and called(node.value) in holders:
             if node.attr not in names and not node.attr.startswith("__"):
@@ -450,7 +469,11 @@ def _uses(answer: Answer, call: LoadInline) -> Iterator[Mistake]:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         function = known.get(node.func.attr)
-        if called(node.func.value) not in holders or function is None or node.func.attr not in names:
+        if (
+            called(node.func.value) not in holders
+            or function is None
+            or node.func.attr not in names
+        ):
             continue
         if any(isinstance(each, ast.Starred) for each in node.args):
             continue
@@ -671,8 +694,10 @@ def _switches(tree: ast.Module) -> Iterator[Mistake]:
             for name in map(called, targets):
                 if name in _SWITCHES:
                     yield _switch(node.lineno, name)
-                elif "." in name and name.split(".")[0] in imported and name.startswith(
-                    ("torch.", "time.", "F.", "nn.", "builtins.")
+                elif (
+                    "." in name
+                    and name.split(".")[0] in imported
+                    and name.startswith(("torch.", "time.", "F.", "nn.", "builtins."))
                 ):
                     yield Mistake(
                         "cheat",
@@ -698,7 +723,11 @@ def _switches(tree: ast.Module) -> Iterator[Mistake]:
                     f"{name} starts work that goes on after forward has returned",
                     "compute in the caller's thread",
                 )
-            elif name == "setattr" and node.args and called(node.args[0]).split(".")[0] in ("torch", "time"):
+            elif (
+                name == "setattr"
+                and node.args
+                and called(node.args[0]).split(".")[0] in ("torch", "time")
+            ):
                 yield Mistake(
                     "cheat",
                     node.lineno,
@@ -749,4 +778,3 @@ def _in_cpp(answer: Answer) -> Iterator[Mistake]:
                     f"{thread[0]} starts work that goes on after the function has returned",
                     "compute in the caller's thread",
                 )
-

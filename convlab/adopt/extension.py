@@ -24,7 +24,7 @@ from .mistake import Mistake
 
 INCLUDE = Path(__file__).parent / "include"
 ENTRY = "sim_entry"
-_PRELUDE = "#include <torch/extension.h>\n#include <cuda_runtime.h>\n"
+_PRELUDE = "#include <torch/extension.h>\n"
 _BIND = """
 #line 1 "convlab's bindings"
 {bind}
@@ -34,10 +34,16 @@ extern "C" const char* {entry}(const adopt::Word* words, const unsigned*) {{
 """
 # What a compiler says of a name that the small torch::Tensor does not have.
 _LACKING = (
-    re.compile(r"(?:class|struct) .(?:at|c10|torch)::(?P<owner>\w+)\S* has no member named .(?P<name>\w+)"),
+    re.compile(
+        r"(?:class|struct) .(?:at|c10|torch)::(?P<owner>\w+)\S* has no member named .(?P<name>\w+)"
+    ),
     re.compile(r".class at::(?P<owner>Tensor).* has no member .(?P<name>\w+)"),
-    re.compile(r".(?P<name>\w+). (?:is not a member of|in namespace) .(?P<owner>(?:torch|at|c10)(?:::\w+)*)"),
-    re.compile(r"(?:namespace|name followed by).*.(?P<owner>torch|at|c10)\S* has no member .(?P<name>\w+)"),
+    re.compile(
+        r".(?P<name>\w+). (?:is not a member of|in namespace) .(?P<owner>(?:torch|at|c10)(?:::\w+)*)"
+    ),
+    re.compile(
+        r"(?:namespace|name followed by).*.(?P<owner>torch|at|c10)\S* has no member .(?P<name>\w+)"
+    ),
     re.compile(r"(?P<name>(?:torch|ATen|c10|pybind11)/[\w./]+): No such file"),
     re.compile(r"cannot open source file .(?P<name>(?:torch|ATen|c10|pybind11)/[\w./]+)"),
     re.compile(r"incomplete type .*adopt::From<(?P<name>.+?)>"),
@@ -140,7 +146,7 @@ class Extension:
             if engine == "sim":
                 from ..sim import library
 
-                return library.build(source, flags, entry=ENTRY)
+                return library.build(source, flags, entry=ENTRY, first=_PRELUDE)
             return _with_nvcc(source, flags)
         except BuildError as error:
             raise _lacking(error) or error from None
@@ -184,7 +190,9 @@ def _with_nvcc(source: Source, flags: Sequence[str]) -> Build:
             flags=options,
             include=[INCLUDE, CUBLAS_DECLARATIONS, source.folder],
             libraries=["-lcudart", *(["-lcublas"] if "cublas" in source.text else [])],
-            library_folders=[folder for folder in (cuda.home / "lib64", cuda.home / "lib") if folder.is_dir()],
+            library_folders=[
+                folder for folder in (cuda.home / "lib64", cuda.home / "lib") if folder.is_dir()
+            ],
             cuda=cuda,
             entry=ENTRY,
         )
@@ -208,7 +216,9 @@ def _lacking(error: BuildError) -> BuildError | None:
                 return None
             shown = f"{owner}::{name}" if owner else name
             what = f"convlab's small torch::Tensor has no {shown}, so it cannot run this answer"
-            missing = BuildError(f"{file}:{line}: {what}", [(file, line, what)], kind="not simulated")
+            missing = BuildError(
+                f"{file}:{line}: {what}", [(file, line, what)], kind="not simulated"
+            )
             missing.name = name
             return missing
     return None

@@ -6,6 +6,7 @@ process. This module runs somebody's code; only `process.py` calls it.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import inspect
 import linecache
@@ -34,8 +35,12 @@ from .precision import Truth, compare
 from .shapes import Case, OnDevice, Task, variations
 
 Emit = Callable[[dict[str, Any]], None]
-# Operations of a case on the simulator: about a second.
-_BUDGET = 600_000
+# Operations of a case, by engine: on the simulator about a second.
+_BUDGETS = {"sim": 600_000, "cuda": 50_000_000}
+# Of the times on a GPU: calls that warm up, timed calls, and the bytes that flush the L2.
+_WARM = 3
+_TIMED = 21
+_FLUSHED_BYTES = 256 << 20
 # Operators that do the work which a kernel should do.
 _HEAVY = {
     "convolution",
@@ -137,7 +142,11 @@ class Session:
             where += f"; the other access is in line {found.other_line}"
         line = found.line if own and found.line else 0
         return Mistake(
-            found.kind, line, f"{found.kind}: {found.text}{where}", fault(found.kind).advice, found.error
+            found.kind,
+            line,
+            f"{found.kind}: {found.text}{where}",
+            fault(found.kind).advice,
+            found.error,
         )
 
     def line_of(self, error: BaseException) -> int:
@@ -236,10 +245,8 @@ class Session:
 
     def inputs(self, task: Task, case: Case, seed: int) -> list[Any]:
         """Return the inputs of a case on the device."""
-        inputs, _ = task.inputs(case, "cpu", seed)
-        if self.device == "cpu":
-            return inputs
-        return [each.cuda() if isinstance(each, Tensor) else each for each in inputs]
+        inputs, _ = task.inputs(case, self.device, seed)
+        return [each.to(self.device) if isinstance(each, Tensor) else each for each in inputs]
 
     def trial(self, task: Task, space: Mapping[str, Any], case: Case) -> tuple[Any, Any, Any]:
         """Run a case once; return the comparison, the models and the inputs."""
@@ -262,9 +269,7 @@ def run(emit: Emit, spec: Mapping[str, Any]) -> None:
     emit : gets the pieces.
     spec : ``answer`` and ``reference``, ``engine``, ``libraries``, ``general``, ``seconds``.
     """
-    session = Session(
-        emit, spec["answer"], spec["reference"], spec["engine"], spec["libraries"]
-    )
+    session = Session(emit, spec["answer"], spec["reference"], spec["engine"], spec["libraries"])
     try:
         _judge(session, spec)
     except NeedsBuild:
@@ -273,8 +278,57 @@ def run(emit: Emit, spec: Mapping[str, Any]) -> None:
         pass
 
 
+def convolve(emit: Emit, spec: Mapping[str, Any]) -> None:
+    """Run an answer once as a convolution; emit y, the counts and the findings.
+
+    Parameters
+    ----------
+    emit : gets the pieces.
+    spec : ``answer``, ``engine``, ``libraries``, ``arguments`` of ModelNew, and ``tensors`` x, w, bias.
+    """
+    session = Session(emit, spec["answer"], spec["answer"], spec["engine"], spec["libraries"])
+    x, w, bias = spec["tensors"]
+    try:
+        try:
+            space = session.execute(session.answer)
+            with session.running():
+                model = space["ModelNew"](**spec["arguments"])
+            _set_weights(model, w, bias)
+            y = session.answered(model, [x]).detach().float().contiguous()
+        finally:
+            emit({"findings": [vars(each) for each in session.calls.findings]})
+    except NeedsBuild:
+        emit({"needs": session.missing})
+        return
+    except LaunchError as error:
+        emit({"failed": str(error), "kind": error.kind})
+        return
+    except Exception as error:
+        (mistake, *_) = session.failed(error, "raised")
+        emit({"failed": f"line {mistake.line}: {mistake.text}", "kind": "refused"})
+        return
+    emit({"y": base64.b64encode(y.numpy().tobytes()).decode(), "shape": list(y.shape)})
+    _emit_calls(session)
+
+
+def _set_weights(model: Any, w: Tensor, bias: Tensor | None) -> None:
+    """Put a filter and a bias into a model's parameters of these shapes."""
+    with torch.no_grad():
+        for wanted in (w, bias):
+            if wanted is None:
+                continue
+            found = [each for each in model.parameters() if each.shape == wanted.shape]
+            if not found:
+                raise ValueError(f"ModelNew has no parameter of the shape {tuple(wanted.shape)}")
+            found[0].copy_(wanted)
+
+
 def _judge(session: Session, spec: Mapping[str, Any]) -> None:
     until = time.monotonic() + spec["seconds"]
+    if session.engine == "cuda":
+        # The reference is float32, whatever the answer switches on: see `Truth`.
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
     space = _attempt(session, "while the file is loaded", session.execute, session.answer)
     own = spec["reference"].path == spec["answer"].path
     task_space = space if own else session.execute(spec["reference"])
@@ -282,26 +336,77 @@ def _judge(session: Session, spec: Mapping[str, Any]) -> None:
     task = Task(task_space, _parameters(task_space["Model"]))
     init = tuple(task_space["get_init_inputs"]())
     case = Case(init)
-    if session.engine == "sim":
-        scaled = task.scaled(case, _BUDGET)
-        if scaled is None:
-            session.emit({"not judged": "its inputs could not be scaled down for the simulator"})
-            raise Stop
-        case = scaled
-        session.emit({"scaled": _sizes_text(task, case), "whole": _sizes_text(task, Case(init))})
-        if tuple(case.init) != init:
-            session.emit({"init": [repr(value) for value in case.init]})
-    if not _as_asked(session, task, space, case):
+    case = _sized(session, task, case)
+    while True:
+        try:
+            ok = _as_asked(session, task, space, case)
+            break
+        except torch.OutOfMemoryError:
+            case = _halved(session, task, case)
+    if not ok:
         raise Stop
+    if session.engine == "cuda":
+        _time(session, task, space, case)
     if spec["general"]:
-        _in_general(session, task, space, case, until)
+        small = task.scaled(case, _BUDGETS[session.engine])
+        if small is not None:
+            _in_general(session, task, space, small, until)
+
+
+def _sized(session: Session, task: Task, case: Case) -> Case:
+    """Return the case to judge: on the simulator scaled down."""
+    if session.engine != "sim":
+        return case
+    scaled = task.scaled(case, _BUDGETS["sim"])
+    if scaled is None:
+        session.emit({"not judged": "its inputs could not be scaled down for the simulator"})
+        raise Stop
+    session.emit({"scaled": _sizes_text(task, scaled), "whole": _sizes_text(task, case)})
+    if tuple(scaled.init) != tuple(case.init):
+        session.emit({"init": [repr(value) for value in scaled.init]})
+    return scaled
+
+
+def _halved(session: Session, task: Task, case: Case) -> Case:
+    """Return a case of half the cost, after the GPU's memory ran out."""
+    torch.cuda.empty_cache()
+    cost = task.cost(case)
+    smaller = task.scaled(case, cost / 2) if cost else None
+    if smaller is None or smaller == case:
+        session.emit({"not judged": "the GPU's memory is too small for float64, at any batch"})
+        raise Stop
+    session.emit(
+        {"scaled": _sizes_text(task, smaller), "whole": _sizes_text(task, Case(case.init))}
+    )
+    return smaller
+
+
+def _time(session: Session, task: Task, space: Mapping[str, Any], case: Case) -> None:
+    """Emit the median times of the answer and of Model, in turn, with a flushed L2."""
+    reference, answer = session.models(task, space, case)
+    inputs = session.inputs(task, case, 3)
+    flush = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
+    samples: dict[str, list[float]] = {"answer": [], "model": []}
+    for repetition in range(_WARM + _TIMED):
+        for name, model in (("answer", answer), ("model", reference)):
+            flush.zero_()
+            start = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            start.record()
+            with torch.no_grad():
+                model(*inputs)
+            end.record()
+            torch.cuda.synchronize()
+            if repetition >= _WARM:
+                samples[name].append(start.elapsed_time(end))
+    session.emit({"times": {name: sorted(ms)[len(ms) // 2] for name, ms in samples.items()}})
 
 
 def _attempt(session: Session, stage: str, function: Callable[..., Any], *args: Any) -> Any:
     """Return what a function returns; emit the mistake if the answer's code raises."""
     try:
         return function(*args)
-    except NeedsBuild:
+    except (NeedsBuild, torch.OutOfMemoryError):
         raise
     except Exception as error:
         for mistake in session.failed(error, stage):
@@ -376,7 +481,11 @@ class _Operators(TorchDispatchMode):
         self.names: list[str] = []
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Record an operator, and run it."""
         self.names.append(func._schema.name.partition("::")[2])
@@ -418,25 +527,33 @@ def _in_general(
     """Vary sizes and arguments; emit the result of each case."""
     names = _slot_names(session.reference, task, case)
     new_names = _parameters(space["ModelNew"])
-    budget = _BUDGET
+    budget = _BUDGETS[session.engine]
     for varied in variations(task, case, names, budget):
         if time.monotonic() > until:
             session.emit({"out of time": True})
             return
         if any(name not in new_names for name in varied.named):
             continue
-        session.emit({"case": varied.label, "knobs": _plain(varied.knobs), **_outcome(session, task, space, varied)})
+        session.emit(
+            {
+                "case": varied.label,
+                "knobs": _plain(varied.knobs),
+                **_outcome(session, task, space, varied),
+            }
+        )
 
 
-def _outcome(
-    session: Session, task: Task, space: Mapping[str, Any], case: Case
-) -> dict[str, Any]:
+def _outcome(session: Session, task: Task, space: Mapping[str, Any], case: Case) -> dict[str, Any]:
     """Return how an answer does in one case: "correct", "refused", "incorrect" or "crashed"."""
     try:
         compared, _, _ = session.trial(task, space, case)
     except LaunchError as error:
         first = session.findings(error)[0]
-        kind = "not simulated" if error.kind in ("not simulated", "memory", "not run", "out of time") else "crashed"
+        kind = (
+            "not simulated"
+            if error.kind in ("not simulated", "memory", "not run", "out of time")
+            else "crashed"
+        )
         return {"result": kind, "line": first.line, "text": first.text}
     except NeedsBuild:
         raise
@@ -532,7 +649,10 @@ def _sizes_text(task: Task, case: Case) -> list[list[int]]:
 
 
 def _plain(knobs: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value if isinstance(value, (int, float, bool)) else repr(value) for key, value in knobs.items()}
+    return {
+        key: value if isinstance(value, (int, float, bool)) else repr(value)
+        for key, value in knobs.items()
+    }
 
 
 def _emit_calls(session: Session) -> None:
@@ -552,12 +672,22 @@ def _slot_names(reference: Answer, task: Task, case: Case) -> dict[tuple[int, in
         return {}
     calls = []
     for each in ast.walk(node):
-        if isinstance(each, ast.Call) and getattr(each.func, "attr", "") in ("rand", "randn", "zeros", "ones", "empty"):
+        if isinstance(each, ast.Call) and getattr(each.func, "attr", "") in (
+            "rand",
+            "randn",
+            "zeros",
+            "ones",
+            "empty",
+        ):
             calls.append(each)
     calls.sort(key=lambda call: (call.lineno, call.col_offset))
     names = {}
     for number, call in enumerate(calls):
-        given = call.args[0].elts if call.args and isinstance(call.args[0], (ast.Tuple, ast.List)) else call.args
+        given = (
+            call.args[0].elts
+            if call.args and isinstance(call.args[0], (ast.Tuple, ast.List))
+            else call.args
+        )
         for d, argument in enumerate(given):
             if isinstance(argument, ast.Name) and (number, d) in sizes:
                 names[number, d] = argument.id
@@ -609,4 +739,3 @@ def _fake_cuda() -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(torch.cuda, name, value)
-

@@ -99,7 +99,9 @@ def compare(result: Any, truth: Truth) -> Comparison:
     for name, bound in truth.bounds.items():
         if worst <= bound:
             return _classed(worst, name, truth.bounds)
-    text = f"the error is {worst:.2g} of the largest value; float32 needs {truth.bounds['fp32']:.1g}"
+    text = (
+        f"the error is {worst:.2g} of the largest value; float32 needs {truth.bounds['fp32']:.1g}"
+    )
     return Comparison(worst, "", "too imprecise" if worst < _IMPRECISE else "wrong result", text)
 
 
@@ -121,7 +123,9 @@ def _unequal(value: Tensor, wanted: Tensor, bound: float) -> float | Comparison:
     if count := int(strange.sum()):
         index = _first(strange)
         text = f"{count:,} of {total:,} outputs are NaN, the first at {index}: never written, or computed so"
-        return Comparison(float("inf"), "", "never written" if count > total // 100 else "wrong result", text)
+        return Comparison(
+            float("inf"), "", "never written" if count > total // 100 else "wrong result", text
+        )
     same = (value == wanted) | (value.isnan() & wanted.isnan())
     difference = torch.where(same, 0.0, (value - wanted).abs())
     finite = wanted[wanted.isfinite()]

@@ -36,7 +36,11 @@ class OnDevice(TorchFunctionMode):
         self.device = device
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Replace devices in a call of torch."""
         kwargs = dict(kwargs or {})
@@ -79,7 +83,11 @@ class Sizes(OnDevice):
         self.seen: list[tuple[int, ...]] = []
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Change the sizes in a call that makes a tensor."""
         kwargs = dict(kwargs or {})
@@ -286,7 +294,9 @@ def variations(task: Task, case: Case, names: Mapping[Slot, str], budget: float)
     names : the names of sizes, for labels.
     budget : the most operations of a case.
     """
-    yield replace(case, strided=True, label="inputs that are not contiguous", knobs={"contiguous": False})
+    yield replace(
+        case, strided=True, label="inputs that are not contiguous", knobs={"contiguous": False}
+    )
     sizes = task.sizes(case)
     done: set[Slot] = set()
     for slot, size in sizes.items():
@@ -324,9 +334,7 @@ def _resized(
     return None
 
 
-def _other_init(
-    task: Task, case: Case, sizes: Mapping[Slot, int], budget: float
-) -> Iterator[Case]:
+def _other_init(task: Task, case: Case, sizes: Mapping[Slot, int], budget: float) -> Iterator[Case]:
     bound = set(sizes.values())
     for place, (name, default) in enumerate(task.names.items()):
         given = place < len(case.init)
@@ -356,5 +364,3 @@ def _values_to_try(name: str, old: Any, bound: set[int]) -> list[Any]:
     if isinstance(old, float):
         return [old * 2 + 0.25] if math.isfinite(old) else []
     return []
-
-

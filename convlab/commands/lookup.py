@@ -14,6 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..core import rooms
 from ..core.arguments import choice, hint, writable
 from ..core.defaults import BASELINES, ENDINGS
 from ..core.errors import CatalogError, ProblemError
@@ -55,7 +56,9 @@ def look_up(arguments: Namespace, variables: Mapping[str, Any] | None = None) ->
     arguments.command.validate(arguments)
     if "kernels" in arguments:
         engine = getattr(arguments, "engine", "auto")
-        arguments.kernels = [_kernel(word, variables, engine) for word in arguments.kernels]
+        arguments.kernels = [
+            _kernel(word, variables, engine, arguments.command.name) for word in arguments.kernels
+        ]
     if getattr(arguments, "problem", None) is not None:
         held = variables.get(arguments.problem)
         if isinstance(held, Problem | str):
@@ -122,16 +125,40 @@ def _is_part(word: str) -> bool:
     return word in EPILOGUE or bool(_DIMENSION.fullmatch(word))
 
 
-def _kernel(word: str, variables: Mapping[str, Any], engine: str) -> Any:
-    """Return the runnable that a variable holds, else the word of a kernel or a baseline."""
-    name, tunables = catalog.split_tunables(word)
-    if name.endswith(".py"):
-        stem = Path(name).stem[:_LONGEST]
+# The commands in which a file of another kind, such as an answer in Python, can be a kernel.
+_WITH_FILES = ("check", "compare", "ab")
+
+
+def _kernel_file(name: str, tunables: str, command: str) -> str:
+    """Return the path of a file that a room reads as a kernel; raise for one that it cannot be."""
+    path = Path(name)
+    stem = path.stem[:_LONGEST]
+    shown = path.name[:_LONGEST]
+    if path.suffix not in rooms.names("kernel_file"):
         raise ProblemError(
-            f"{Path(name).name[:_LONGEST]} is a Python file, and convlab takes .cu files: paste the "
+            f"{shown} is a Python file, and convlab takes .cu files: paste the "
             f"CUDA string of the Python file into {stem}.cu, add the entry point `conv2d` (see "
             f"kernels/convlab.cuh), and write {stem}.cu instead"
         )
+    if not path.is_file():
+        raise CatalogError(f"there is no file {shown}")
+    if command not in _WITH_FILES:
+        raise ProblemError(
+            f"{command} takes .cu files, and {shown} can be a kernel in {', '.join(_WITH_FILES)}: "
+            f"`adopt {shown}` judges it, and `adopt {shown} --to {stem}.cu` writes a skeleton for {command}"
+        )
+    if tunables:
+        raise ProblemError(
+            f"{shown} has no tunables: `adopt {shown} --to {stem}.cu` writes a file with some"
+        )
+    return name
+
+
+def _kernel(word: str, variables: Mapping[str, Any], engine: str, command: str = "check") -> Any:
+    """Return the runnable that a variable holds, else the word of a kernel or a baseline."""
+    name, tunables = catalog.split_tunables(word)
+    if Path(name).suffix in (".py", *rooms.names("kernel_file")):
+        return _kernel_file(name, tunables, command)
     if variables:
         kernel = _held(name, tunables, variables, engine)
         if kernel is not None:

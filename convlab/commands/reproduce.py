@@ -36,6 +36,9 @@ def checked(
         As `check` does. A crash on a known problem becomes a report instead.
     """
     report = _report(kernel, arguments, each)
+    if not isinstance(report, Report | Reports):
+        # The runnable has a check of its own.
+        return report
     failing = report.smallest if isinstance(report, Reports) else report
     if report.outcome != INCORRECT or failing is None:
         return report

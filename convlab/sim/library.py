@@ -75,7 +75,7 @@ _POLLING_FLAGS = [
     "--param=tsan-distinguish-volatile=1",
 ]
 _VOLATILE = re.compile(r"(?<!asm )\bvolatile\b")
-# The first line of each kernel.
+# What precedes each kernel.
 _FIRST_LINE = "#include <cuda_runtime.h>\n"
 # Vectorized joins of mbarrier clocks halve the time of an untraced wgmma rung.
 _RUNTIME_FLAGS = [*CXX_FLAGS, "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-pthread"]
@@ -105,9 +105,17 @@ def compiler() -> Path:
 
 
 def build(
-    source: Source, flags: Sequence[str] = (), *, trace: bool = True, entry: str = "conv2d"
+    source: Source,
+    flags: Sequence[str] = (),
+    *,
+    trace: bool = True,
+    entry: str = "conv2d",
+    first: str = "",
 ) -> Build:
-    """Compile a source for the simulator; it must define the C function ``entry``."""
+    """Compile a source for the simulator; it must define the C function ``entry``.
+
+    ``first`` are lines with #includes that precede the source; these headers are precompiled.
+    """
     # Only a compilation checks the release of g++.
     gcc = toolchain.require_host_compiler()
     linked = str(runtime())
@@ -125,8 +133,8 @@ def build(
         folders = [*mirrored, *dict.fromkeys(path.parent for path in copies.values())]
         rewritten = replace(source, text=rewrite(source.text, source.label))
         # g++ reads first.h.gch instead of first.h if both builds have the same flags.
-        precompiled = _precompiled_headers(gcc, base_flags)
-        (folder / "first.h").write_text(_FIRST_LINE)
+        precompiled = _precompiled_headers(gcc, base_flags, first, _include_folders(flags))
+        (folder / "first.h").write_text(_FIRST_LINE + first)
         (folder / "first.h.gch").symlink_to(precompiled.library)
         compilation = Compilation(
             source,
@@ -192,8 +200,10 @@ def _copy_rewritten_headers(
     return copies
 
 
-def _precompiled_headers(gcc: Path, flags: Sequence[str]) -> Build:
-    """Precompile the headers of the simulator and the C++ library.
+def _precompiled_headers(
+    gcc: Path, flags: Sequence[str], first: str = "", folders: Sequence[Path] = ()
+) -> Build:
+    """Precompile the headers of the simulator and the C++ library, and those in some folders.
 
     That halves the time of a small build. If a flag defines a word that occurs in the headers, g++
     reads their text instead.
@@ -203,17 +213,19 @@ def _precompiled_headers(gcc: Path, flags: Sequence[str]) -> Build:
         compiler()
         text = folder / "first.h"
         output = folder / "first.h.gch"
-        text.write_text(_FIRST_LINE)
-        command = [gcc, *flags, "-fPIC", f"-I{plain(INCLUDE)}", text, "-o", output]
+        text.write_text(_FIRST_LINE + first)
+        searched = [f"-I{plain(path)}" for path in (*folders, *HEADERS)]
+        command = [gcc, *flags, "-fPIC", *searched, text, "-o", output]
         done = run_compiler(command, folder)
         if done.returncode:
             raise compile_error(source, done.stderr, "the simulator's headers")
         return BuildOutput(output)
 
     def find_key() -> Key:
-        return key_of(source, "headers", [*flags, toolchain.identity(gcc)], HEADERS)
+        return key_of(source, "headers", [*flags, toolchain.identity(gcc)], searched_headers)
 
-    source = Source(_FIRST_LINE, "simulator")
+    source = Source(_FIRST_LINE + first, "simulator")
+    searched_headers = (*HEADERS, *folders) if first else HEADERS
     return cache.build(find_key, make)
 
 

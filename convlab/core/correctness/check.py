@@ -186,6 +186,8 @@ def check(
     # An invalid problem is reported before the kernel is compiled.
     given = None if problem is None else members(problem)
     resolved = resolve(kernel)
+    if given is None and (report := resolved.own_report()) is not None:
+        return report
     if given is not None and not given[1]:
         # nvcc may reject a kernel that needs a newer GPU: ask for support before the build.
         resolved.accept(given[0][0])

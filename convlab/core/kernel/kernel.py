@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .. import arguments as valid
+from .. import rooms
 from ..builds.cache import Build, stamp
 from ..builds.key import environment
 from ..builds.source import Source
@@ -465,6 +466,8 @@ def resolve(thing: Runnable | str | Path, engine: str = "auto") -> Runnable:
         # Other engines run on the CPU.
         on_cpu = engine not in ("auto", "cuda")
         return baseline(thing, "cpu" if on_cpu else None)
+    if load_file := rooms.provided("kernel_file", Path(thing).suffix):
+        return load_file(thing, engine)
     return load(thing, engine=engine)
 
 

@@ -193,6 +193,10 @@ class Runnable:
         """Return this runnable without the simulator's counts and diagnostics: it runs faster."""
         return self
 
+    def own_report(self) -> Any:
+        """Return the report of a check that only this runnable has, or None: the default check runs."""
+        return None
+
     def simulated(self, time_limit: float) -> Runnable | None:
         """Return this runnable for an engine that counts and checks; None if there is none.
 

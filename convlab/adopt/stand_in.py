@@ -1,0 +1,199 @@
+"""Let an answer be used wherever a kernel may: the runnable for a ``.py`` file.
+
+Its ``Model`` must be one 2-D convolution, as torch.nn.Conv2d takes it; then each problem gives the
+arguments of ``ModelNew``, and each launch is one call of its ``forward`` in the confined process.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import LaunchError, ProblemError
+from ..core.finding import Finding
+from ..core.kernel.engine import engine_name, engine_named
+from ..core.kernel.runnable import Allocate, Inputs, Launch, Runnable, empty
+from ..core.problem.problem import Problem
+from .adoption import Adoption, adopt, run_confined
+from .answer import Answer, called, read
+from .diagnose import diagnose
+
+# The parameters of a convolution's __init__, as torch.nn.Conv2d names them.
+_NEEDED = ("in_channels", "out_channels", "kernel_size")
+_OPTIONS = ("stride", "padding", "dilation", "groups", "bias")
+_COMMANDS = "check, compare and ab on the simulator"
+
+
+def load(path: str | Path, engine: str = "auto") -> AnswerKernel:
+    """Return the runnable for an answer's file.
+
+    Raises
+    ------
+    ProblemError
+        The file cannot be read, has no Python code, or the diagnosis found an error.
+    """
+    return AnswerKernel(read(Path(path)), engine_name(engine))
+
+
+class AnswerKernel(Runnable):
+    """An answer as a runnable."""
+
+    isolate = False
+
+    def __init__(self, answer: Answer, engine: str) -> None:
+        self.answer = answer
+        self.path = answer.path
+        self.source = answer.whole
+        self.name = answer.name
+        self.title = answer.name
+        self.precision = "fp32"
+        self.engine = engine
+        self.runs_on = engine_named(engine)
+        self.device = self.runs_on.device
+        self.texts = {answer.path.name: answer.whole}
+        self.time_limit = self.runs_on.time_limit
+        self._parameters = _parameters(answer)
+
+    def own_report(self) -> Adoption:
+        """Judge the answer on its own task, whatever it computes: the default check."""
+        return adopt(self.path, engine=self.engine)
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return why the answer does not support a problem, or None if it does."""
+        if self.engine != "sim":
+            return f"an answer in a Python file works in {_COMMANDS}; `convlab adopt` times it on a GPU"
+        if not self._is_convolution:
+            return (
+                "its Model is not a 2-D convolution (in_channels, out_channels, kernel_size, ...): "
+                "`convlab adopt` judges any other operation"
+            )
+        if problem.relu:
+            return "its Model has no ReLU"
+        needs = {
+            "stride": problem.stride != (1, 1),
+            "padding": problem.padding != (0, 0),
+            "dilation": problem.dilation != (1, 1),
+            "groups": problem.groups != 1,
+            "bias": problem.bias,
+        }
+        missing = [
+            name for name, needed in needs.items() if needed and name not in self._parameters
+        ]
+        return f"its Model has no parameter {missing[0]}" if missing else None
+
+    @property
+    def _is_convolution(self) -> bool:
+        node = self.answer.classes.get("Model")
+        calls = (
+            [called(each) for each in ast.walk(node) if isinstance(each, ast.Call)] if node else []
+        )
+        convolutions = [name for name in calls if name.split(".")[-1] in ("Conv2d", "conv2d")]
+        return all(name in self._parameters for name in _NEEDED) and bool(convolutions)
+
+    def arguments(self, problem: Problem) -> dict[str, Any]:
+        """Return the arguments of ``ModelNew`` for a problem."""
+        values = {
+            "in_channels": problem.C,
+            "out_channels": problem.K,
+            "kernel_size": _pair((problem.R, problem.S)),
+            "stride": _pair(problem.stride),
+            "padding": _pair(problem.padding),
+            "dilation": _pair(problem.dilation),
+            "groups": problem.groups,
+            "bias": problem.bias,
+        }
+        return {name: value for name, value in values.items() if name in self._parameters}
+
+    def prepare(
+        self,
+        problem: Problem,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None = None,
+        allocate: Allocate = empty,
+    ) -> AnswerLaunch:
+        """Return the launch of the answer's ``forward``."""
+        self.accept(problem)
+        errors = [each for each in diagnose(self.answer) if each.error and each.kind != "cheat"]
+        if errors:
+            raise ProblemError(
+                f"{self.path.name}:{errors[0].line}: {errors[0].text}; {errors[0].todo}"
+            )
+        return AnswerLaunch(self, problem, (x, w, bias), allocate)
+
+
+class AnswerLaunch(Launch):
+    """A call of an answer's ``forward``, in the confined process."""
+
+    runnable: AnswerKernel
+    own_process = True
+
+    def __init__(
+        self, runnable: AnswerKernel, problem: Problem, inputs: Inputs, allocate: Allocate
+    ) -> None:
+        super().__init__(runnable, problem, inputs)
+        self.y = allocate(problem.y_shape, torch.float32, inputs[0].device)
+
+    def __call__(self) -> None:
+        kernel = self.runnable
+        spec = {
+            "answer": kernel.answer,
+            "reference": kernel.answer,
+            "engine": kernel.engine,
+            "arguments": kernel.arguments(self.problem),
+            "tensors": tuple(None if each is None else each.contiguous() for each in self.inputs),
+        }
+        found = run_confined("convolve", spec, kernel.time_limit)
+        self.counters = None
+        self.findings = [_finding(each) for each in found.get("findings", ())]
+        if "failed" in found:
+            error = LaunchError(f"{kernel.name}: {found['failed']}", kind=found.get("kind", ""))
+            error.findings = self.findings
+            raise error
+        data = torch.frombuffer(bytearray(base64.b64decode(found["y"])), dtype=torch.float32)
+        if tuple(found["shape"]) != self.problem.y_shape:
+            raise LaunchError(
+                f"{kernel.name} returned the shape {tuple(found['shape'])}, and "
+                f"{self.problem.label} needs {self.problem.y_shape}"
+            )
+        self.y.copy_(data.view(self.problem.y_shape))
+        self.counters = found["counters"]
+        self.launches = found["kernels"]
+        self.lines = found["lines"]
+
+    def call_after(self, earlier: Any) -> None:
+        """Call the answer; each call runs in a new process, so that nothing remains of others."""
+        self()
+
+
+def _parameters(answer: Answer) -> tuple[str, ...]:
+    """Return the names of the arguments that both Model and ModelNew take."""
+    found = []
+    for name in ("Model", "ModelNew"):
+        node = answer.classes.get(name)
+        for each in node.body if node else ():
+            if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+                found.append([argument.arg for argument in each.args.args[1:]])
+    if len(found) < 2:
+        return ()
+    return tuple(name for name in found[0] if name in found[1])
+
+
+def _pair(value: tuple[int, int]) -> int | tuple[int, int]:
+    return value[0] if value[0] == value[1] else value
+
+
+def _finding(values: Mapping[str, Any]) -> Finding:
+    """Return a finding from what JSON kept of it."""
+    triples = ("block", "thread", "other_block", "other_thread", "index")
+    given = {
+        key: tuple(value) if key in triples and value is not None else value
+        for key, value in values.items()
+    }
+    return Finding(**given)
