@@ -280,7 +280,8 @@ def last_block(text: str) -> tuple[int, str] | None:
     blocks: list[tuple[str, int, str]] = []
     opened: tuple[str, str, int] | None = None
     for fence in _FENCE.finditer(text):
-        marks, language = fence[1], fence[2].lower()
+        marks = fence[1]
+        language = fence[2].lower()
         if opened is None:
             opened = (marks, language, fence.end() + 1)
         elif fence[1].startswith(opened[0]) and not language:

@@ -18,7 +18,7 @@ import torch
 
 import convlab
 from convlab.__main__ import main
-from convlab.commands import doctor
+from convlab.commands import doctor, lookup
 from convlab.commands.cli import build_parser, look_up
 from convlab.core import rooms
 from convlab.core.correctness import check as checking
@@ -385,14 +385,12 @@ def test_help_fits_one_screen_and_has_groups(monkeypatch, command):
         assert text.index("write and check") < text.index("measure and") < text.index("  cache ")
 
 
-def test_a_python_file_is_recognised(run, tmp_path):
-    (tmp_path / "model.py").write_text("source = '__global__ void k() {}'")
-    for words in (["check", "model.py"], ["compare", "01", "./model.py@TILE=8"], ["diff", "a.py"]):
-        done = run(*words)
-        assert done.status == 2 and done.out == ""
-        assert "is a Python file, and convlab takes .cu files: paste the CUDA string" in done.err
-        assert "conv2d" in done.err and len(done.err.splitlines()) == 1
-    assert "into model.cu" in run("sweep", "model.py", "TILE=8").err
+def test_a_python_file_is_refused_with_advice_without_the_room_that_reads_it(monkeypatch):
+    monkeypatch.setattr(lookup.rooms, "names", lambda kind: [])
+    advice = "model.py is a Python file, .* paste the CUDA string of the Python file into model.cu"
+    for command in ("check", "compare", "sweep"):
+        with pytest.raises(ProblemError, match=advice):
+            lookup._kernel("./model.py@TILE=8", {}, "sim", command)
 
 
 @pytest.mark.parametrize("package", ["tqdm", "torch", "pandas"])

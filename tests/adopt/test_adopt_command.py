@@ -1,0 +1,215 @@
+"""The command ``adopt``, an answer as a kernel, and what the confined process may do."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from convlab.__main__ import main
+from convlab.adopt import stand_in
+from convlab.adopt.adoption import adopt, run_confined
+from convlab.adopt.answer import read
+from convlab.core.errors import UnsupportedError
+from convlab.core.kernel.kernel import resolve
+from convlab.core.problem.named import problem
+
+ANSWERS = Path(__file__).with_name("answers")
+# All tests with a run share the process that has imported torch.
+RUNS = pytest.mark.xdist_group("adopt")
+
+
+@dataclass
+class Done:
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capfd, tmp_path, monkeypatch):
+    """Run a command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Done:
+        capfd.readouterr()
+        try:
+            status = main(list(words))
+        except SystemExit as end:
+            status = end.code
+        return Done(status, *capfd.readouterr())
+
+    return run
+
+
+@pytest.mark.pure
+def test_a_python_file_is_a_kernel_where_that_works(run, tmp_path):
+    (tmp_path / "model.py").write_text("source = '__global__ void k() {}'")
+    for words, text in (
+        (["diff", "model.py"], "diff takes .cu files, and model.py can be a kernel in check"),
+        (["sweep", "model.py", "TILE=8"], "`adopt model.py --to model.cu` writes a skeleton"),
+        (["inspect", "model.py"], "inspect takes .cu files"),
+        (["compare", "01", "./model.py@TILE=8"], "model.py has no tunables"),
+        (["check", "other.py"], "there is no file other.py"),
+        (["adopt"], "at least one file"),
+        (["adopt", "other.py"], "there is no file other.py"),
+        (["adopt", "model.py", "--to", "model.txt"], "writes a .cu file"),
+        (["adopt", "model.py", "--time-limit", "0"], "more than 0 seconds"),
+    ):
+        done = run(*words)
+        assert done.status == 2 and done.out == ""
+        assert text in done.err and len(done.err.splitlines()) == 1
+
+
+@pytest.mark.pure
+def test_several_answers_are_a_table_that_goes_on(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path / "cache"))
+    paths = [str(ANSWERS / f"{name}.py") for name in ("wrong_keyword", "right_relu")]
+    done = run("adopt", *paths, "--diagnose")
+    assert "0 of 2 answers are correct as asked" in done.out
+    assert "line 40: load_inline has no parameter extra_nvcc_flags" in done.out
+    done = run("adopt", *paths, "--diagnose", "--json")
+    document = json.loads(done.out)
+    assert [each["as_asked"] for each in document["answers"]] == [False, None]
+    assert done.status == 1
+    assert "2 of them were judged before" in run("adopt", *paths, "--diagnose").out
+
+
+@pytest.mark.pure
+def test_an_answer_with_a_fatal_mistake_is_not_run(run):
+    done = run("check", str(ANSWERS / "wrong_linkage.py"), "--engine", "sim")
+    assert done.status == 1
+    assert "wrong_linkage.py:35: launch_tanh has C linkage" in done.out
+    assert "nothing was built or run" in done.out
+
+
+@pytest.mark.pure
+def test_an_answer_says_which_problems_it_supports():
+    conv = resolve(ANSWERS / "right_conv.py", "sim")
+    assert conv.unsupported(problem("wide")) is None
+    assert "no ReLU" in conv.unsupported(problem("wide relu"))
+    assert conv.arguments(problem("wide"))["in_channels"] == problem("wide").C
+    depthwise = stand_in.load(ANSWERS / "right_depthwise_pybind.py", "sim")
+    assert "not a 2-D convolution" in depthwise.unsupported(problem("wide"))
+    with pytest.raises(UnsupportedError, match="not a 2-D convolution"):
+        resolve(ANSWERS / "right_relu.py", "sim").accept(problem("wide"))
+
+
+# ---- with a build and a run --------------------------------------------------------------------
+
+
+@RUNS
+def test_a_convolution_can_be_checked_and_compared_as_a_kernel(run):
+    small = "N=1,C=4,H=6,W=7,K=6,R=3,S=3,stride=2,padding=1,groups=2,bias=1"
+    path = str(ANSWERS / "right_conv.py")
+    done = run("check", path, "--problem", small, "--engine", "sim")
+    assert done.status == 0 and "correct" in done.out
+    done = run("compare", path, "01_direct", "--problem", small, "--engine", "sim")
+    assert done.status == 0 and "right_conv" in done.out
+
+
+@RUNS
+@pytest.mark.parametrize(
+    ("name", "line", "kind"),
+    [
+        ("wrong_race", "if (t < half) part[t] += part[t + half];", "race"),
+        ("wrong_bounds", "y[i] = a[i] * b[i] + a[i];", "global out of bounds"),
+        ("wrong_precision", "class ModelNew", "too imprecise"),
+        ("wrong_cheat_torch", "def forward(self, A, B)", "cheat"),
+        ("wrong_build", "data_ptr<float>(), n);", "build"),
+    ],
+)
+def test_planted_mistakes_are_found_at_their_lines(name, line, kind):
+    found = adopt(ANSWERS / f"{name}.py", engine="sim")
+    assert found.as_asked is False
+    assert found.mistakes[0].kind == kind
+    assert line in found.answer.quoted(found.mistakes[0].line)
+
+
+@RUNS
+def test_a_right_answer_of_a_text_is_correct_in_general():
+    found = adopt(ANSWERS / "right_linear_gelu.md", engine="sim")
+    assert found.ok and found.in_general and found.precision == "fp32"
+    assert found.supports == "everything" and found.outcome == "correct"
+    assert any("scaled down" in note for note in found.notes)
+
+
+@RUNS
+def test_an_answer_for_its_own_shapes_only_is_correct_as_asked_and_not_in_general():
+    found = adopt(ANSWERS / "narrow_square_matmul.py", engine="sim")
+    assert found.as_asked is True and found.in_general is False
+    assert any(each.result in ("incorrect", "crashed") for each in found.tried)
+    assert found.supports != "everything"
+
+
+DEEP = {
+    **{path.stem: True for path in ANSWERS.iterdir() if path.stem.startswith("right_")},
+    **{path.stem: False for path in ANSWERS.iterdir() if path.stem.startswith("wrong_")},
+}
+
+
+@RUNS
+@pytest.mark.skipif(not os.environ.get("CONVLAB_DEEP"), reason="all answers: CONVLAB_DEEP=1")
+@pytest.mark.parametrize("name", DEEP)
+def test_all_answers_are_judged_as_planted(name):
+    (path,) = ANSWERS.glob(f"{name}.*")
+    found = adopt(path, engine="sim")
+    assert found.as_asked is DEEP[name], found.text()
+    assert found.in_general is DEEP[name], found.text()
+
+
+@RUNS
+def test_the_process_of_an_answer_is_confined(tmp_path):
+    path = tmp_path / "answer.py"
+    outside = tmp_path / "written"
+    path.write_text(
+        "import os, torch\n"
+        "from torch.utils.cpp_extension import load_inline\n"
+        "class ModelNew(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        open('inside', 'w').write('scratch')\n"
+        f"        open({str(outside)!r}, 'w').write('outside')\n"
+    )
+    spec = {
+        "answer": read(path),
+        "reference": read(path),
+        "engine": "sim",
+        "arguments": {},
+        "tensors": (None, None, None),
+    }
+    found = run_confined("convolve", spec, 60.0)
+    if found["unconfined"]:
+        pytest.skip("this Linux has no Landlock")
+    assert "line 7: PermissionError" in found["failed"]
+    assert not outside.exists()
+
+
+@RUNS
+def test_an_answer_that_never_ends_or_crashes_is_stopped(tmp_path):
+    spec = {"engine": "sim", "arguments": {}, "tensors": (None, None, None)}
+    for code, text in (("while True: pass", "did not end within 2 s"), ("os.abort()", "crashed")):
+        path = tmp_path / "answer.py"
+        path.write_text(f"import os\n{code}\n")
+        answer = read(path)
+        found = run_confined("convolve", {**spec, "answer": answer, "reference": answer}, 2.0)
+        assert text in found["failed"]
+
+
+@pytest.mark.gpu
+@RUNS
+@pytest.mark.parametrize("name", ["right_conv", "right_softmax", "right_depthwise_pybind"])
+def test_right_answers_are_correct_on_a_gpu_and_timed(name):
+    found = adopt(ANSWERS / f"{name}.py", engine="cuda", general=False)
+    assert found.ok, found.text()
+    assert found.times["answer"] > 0 and found.times["model"] > 0
+
+
+@pytest.mark.gpu
+@RUNS
+@pytest.mark.parametrize("name", ["wrong_precision", "wrong_cheat_constant", "wrong_build"])
+def test_wrong_answers_are_found_on_a_gpu(name):
+    assert adopt(ANSWERS / f"{name}.py", engine="cuda", general=False).as_asked is False
