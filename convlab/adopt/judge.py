@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.errors import LaunchError
 from ..core.faults import fault
+from ..core.machine.gpus import DEFAULT_GPU
 from .answer import Answer
 from .calls import Calls
 from .extension import Extension
@@ -36,7 +37,7 @@ from .shapes import Case, OnDevice, Task, variations
 
 Emit = Callable[[dict[str, Any]], None]
 # Operations of a case, by engine: on the simulator about a second.
-_BUDGETS = {"sim": 600_000, "cuda": 50_000_000}
+_BUDGETS = {"sim": 1_500_000, "cuda": 50_000_000}
 # Of the times on a GPU: calls that warm up, timed calls, and the bytes that flush the L2.
 _WARM = 3
 _TIMED = 21
@@ -727,7 +728,7 @@ def _fake_cuda() -> Iterator[None]:
         "is_available": lambda: True,
         "current_device": lambda: 0,
         "device_count": lambda: 1,
-        "get_device_name": lambda *args: "NVIDIA H200",
+        "get_device_name": lambda *args: f"NVIDIA {DEFAULT_GPU.name}",
         "get_device_capability": lambda *args: (9, 0),
         "set_device": lambda *args: None,
     }

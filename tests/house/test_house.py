@@ -151,7 +151,13 @@ def test_no_path_of_a_machine() -> None:
 ONE = {
     "child process": (
         r"\bPopen\(|os\.fork\(|multiprocessing\.(Process|Pool)",
-        {"core.machine.child", "core.machine.child_process", "commands.supervise", "sim.host"},
+        {
+            "adopt.process",
+            "core.machine.child",
+            "core.machine.child_process",
+            "commands.supervise",
+            "sim.host",
+        },
     ),
     "finder of tools": (r"shutil\.which\(", {"core.machine.toolchain"}),
     "caller of the entry points": (

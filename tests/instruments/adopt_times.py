@@ -1,0 +1,85 @@
+"""Measure how long an answer takes from its file to the first result, on this machine.
+
+    python -m tests.instruments.adopt_times                   all right answers of tests/adopt/answers
+    python -m tests.instruments.adopt_times FILE ... --plain  these; also with torch's own headers
+
+For each answer: the build with convlab's small torch::Tensor, the whole first verdict with a warm
+process, and with ``--plain`` torch's own `load_inline` (its headers, nvcc; needs CUDA). Each build is new:
+it is in a cache of its own, with the simulator's runtime and the precompiled headers in it, which is the
+state after the first answer ever. The engine is "cuda" with a GPU, else "sim".
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import pandas as pd
+
+ANSWERS = Path(__file__).parents[1] / "adopt" / "answers"
+# What is built and run once, so that the headers, the runtime and the process are there.
+_FIRST = ANSWERS / "right_relu.py"
+
+
+def row(path: Path, engine: str, plain: bool) -> dict[str, object]:
+    """Return the seconds of one answer."""
+    from convlab.adopt.adoption import adopt
+
+    started = time.perf_counter()
+    adoption = adopt(path, engine=engine, general=False)
+    seconds = time.perf_counter() - started
+    found = {
+        "answer": path.stem,
+        "as asked": adoption.as_asked,
+        "build s": round(adoption.seconds.get("build", 0.0), 2),
+        "first verdict s": round(seconds, 2),
+    }
+    if plain:
+        found["torch's headers s"] = round(with_torch(path), 2)
+    return found
+
+
+def with_torch(path: Path) -> float:
+    """Return the seconds of torch's own ``load_inline`` for an answer's strings."""
+    from torch.utils.cpp_extension import load_inline
+
+    from convlab.adopt.answer import read
+    from convlab.core.builds.compile import ninja_on_path
+
+    ninja_on_path()
+    seconds = 0.0
+    for call in read(path).calls:
+        texts = {name: call.source(name) for name in ("cpp_sources", "cuda_sources")}
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            load_inline(
+                name=f"plain_{path.stem}",
+                functions=call.functions,
+                build_directory=folder,
+                **{name: text.text if text else "" for name, text in texts.items()},
+            )
+            seconds += time.perf_counter() - started
+    return seconds
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--plain", action="store_true", help="also time torch's own load_inline")
+    asked = parser.parse_args()
+    files = asked.files or sorted(ANSWERS.glob("right_*"))
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["CONVLAB_CACHE"] = cache
+        from convlab.core.kernel.engine import engine_name
+
+        engine = engine_name("auto")
+        row(_FIRST, engine, False)
+        rows = [row(path, engine, asked.plain) for path in files if path != _FIRST]
+    print(f"engine {engine}")
+    print(pd.DataFrame(rows).to_markdown(index=False))
+
+
+if __name__ == "__main__":
+    main()
