@@ -6,6 +6,7 @@ process. This module runs somebody's code; only `process.py` calls it.
 
 from __future__ import annotations
 
+import ast
 import base64
 import contextlib
 import inspect
@@ -33,7 +34,7 @@ from .calls import Calls
 from .extension import Extension
 from .mistake import Mistake
 from .precision import Truth, compare
-from .shapes import Case, OnDevice, Task, variations
+from .shapes import SIZED, Case, OnDevice, Task, variations
 
 Emit = Callable[[dict[str, Any]], None]
 # Operations of a case, by engine: on the simulator about a second.
@@ -664,31 +665,23 @@ def _emit_calls(session: Session) -> None:
 
 
 def _slot_names(reference: Answer, task: Task, case: Case) -> dict[tuple[int, int], str]:
-    """Return names of sizes: those of the module's constants that get_inputs uses, in order."""
-    import ast
-
-    node = reference.functions.get("get_inputs")
+    """Return names of sizes: "height" for a constant that get_inputs uses, else "x.size(2)"."""
     sizes = task.sizes(case)
-    if node is None:
-        return {}
-    calls = []
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call) and getattr(each.func, "attr", "") in (
-            "rand",
-            "randn",
-            "zeros",
-            "ones",
-            "empty",
-        ):
-            calls.append(each)
+    forward = list(inspect.signature(task.space["Model"].forward).parameters)[1:]
+    names = {
+        (number, d): f"{forward[number]}.size({d})" for number, d in sizes if number < len(forward)
+    }
+    node = reference.functions.get("get_inputs")
+    calls = [
+        each
+        for each in (ast.walk(node) if node else ())
+        if isinstance(each, ast.Call) and getattr(each.func, "attr", "") in SIZED
+    ]
     calls.sort(key=lambda call: (call.lineno, call.col_offset))
-    names = {}
     for number, call in enumerate(calls):
-        given = (
-            call.args[0].elts
-            if call.args and isinstance(call.args[0], (ast.Tuple, ast.List))
-            else call.args
-        )
+        given = call.args
+        if given and isinstance(given[0], (ast.Tuple, ast.List)):
+            given = given[0].elts
         for d, argument in enumerate(given):
             if isinstance(argument, ast.Name) and (number, d) in sizes:
                 names[number, d] = argument.id

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 # A size of an input: the number of the call that made the tensor, and the dimension.
 Slot = tuple[int, int]
-_SIZED = ("rand", "randn", "zeros", "ones", "empty", "full", "randint", "normal")
+SIZED = ("rand", "randn", "zeros", "ones", "empty", "full", "randint", "normal")
 # Sizes are not scaled below these numbers, unless the cost is still too large.
 _LEAST = 12
 _MOST_STEPS = 200
@@ -92,7 +92,7 @@ class Sizes(OnDevice):
         """Change the sizes in a call that makes a tensor."""
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
-        if name in _SIZED:
+        if name in SIZED:
             args, kwargs = self._changed(name, list(args), kwargs)
             if self.device != "cpu":
                 kwargs["device"] = self.device
@@ -196,17 +196,34 @@ class Task:
         cost = self.cost(case)
         if cost is None:
             return None
-        # A batch is reduced first: a kernel's mistakes rarely depend on it.
-        batches = [(slot,) for slot in self.sizes(case) if slot[1] == 0]
+        # A batch is reduced first: a kernel's mistakes rarely depend on it. Rows of a matrix are none.
+        sizes = self.sizes(case)
+        batches = [(slot,) for slot in sizes if slot[1] == 0 and (slot[0], 2) in sizes]
         together = [sum(batches, ())] if len(batches) > 1 else []
         for groups in (together, batches):
             case, cost = self._reduced(case, cost, budget, groups, 2, with_init=False)
         groups = _groups(self.sizes(case))
-        for least in (_LEAST, 1):
-            case, cost = self._reduced(case, cost, budget, [*groups], least, with_init=False)
         for least in (_LEAST, 4):
+            case, cost = self._reduced(case, cost, budget, [*groups], least, with_init=False)
+        case, cost = self._fewer_outputs(case, cost, budget)
+        for least in (_LEAST, 2):
             case, cost = self._reduced(case, cost, budget, [*groups], least, with_init=True)
         return case if cost <= 4 * budget else None
+
+    def _fewer_outputs(self, case: Case, cost: float, budget: float) -> tuple[Case, float]:
+        """Halve large init arguments that are no size of an input, such as output features."""
+        bound = set(self.sizes(case).values())
+        for place, value in enumerate(case.init):
+            is_size = isinstance(value, int) and not isinstance(value, bool) and value not in bound
+            while is_size and cost > budget and value >= 2 * _LEAST:
+                value //= 2
+                init = (*case.init[:place], value, *case.init[place + 1 :])
+                smaller = self.cost(replace(case, init=init))
+                if smaller is None or smaller >= cost:
+                    break
+                case = replace(case, init=init)
+                cost = smaller
+        return case, cost
 
     def _reduced(
         self,
@@ -360,7 +377,7 @@ def _values_to_try(name: str, old: Any, bound: set[int]) -> list[Any]:
         if old in bound:
             # It changes together with the size of an input.
             return []
-        return [old + 1, max(1, old - 1)] if old > 0 else []
+        return [old + 1, old - 1] if old > 0 else []
     if isinstance(old, float):
         return [old * 2 + 0.25] if math.isfinite(old) else []
     return []

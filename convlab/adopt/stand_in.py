@@ -174,15 +174,20 @@ class AnswerLaunch(Launch):
 
 def _parameters(answer: Answer) -> tuple[str, ...]:
     """Return the names of the arguments that both Model and ModelNew take."""
-    found = []
-    for name in ("Model", "ModelNew"):
-        node = answer.classes.get(name)
-        for each in node.body if node else ():
-            if isinstance(each, ast.FunctionDef) and each.name == "__init__":
-                found.append([argument.arg for argument in each.args.args[1:]])
-    if len(found) < 2:
-        return ()
+    found = [_init(answer, name) for name in ("Model", "ModelNew")]
     return tuple(name for name in found[0] if name in found[1])
+
+
+def _init(answer: Answer, name: str) -> list[str]:
+    """Return the names of the arguments of a class of the file, also of one that it inherits."""
+    node = answer.classes.get(name)
+    if node is None:
+        return []
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+            return [argument.arg for argument in each.args.args[1:]]
+    bases = [called(base) for base in node.bases if called(base) != name]
+    return next((names for base in bases if (names := _init(answer, base))), [])
 
 
 def _pair(value: tuple[int, int]) -> int | tuple[int, int]:

@@ -130,10 +130,13 @@ def test_planted_mistakes_are_found_at_their_lines(name, line, kind):
 
 
 @RUNS
-def test_a_right_answer_of_a_text_is_correct_in_general():
+def test_a_right_answer_of_a_text_is_correct_for_contiguous_inputs():
     found = adopt(ANSWERS / "right_linear_gelu.md", engine="sim")
-    assert found.ok and found.in_general and found.precision == "fp32"
-    assert found.supports == "everything" and found.outcome == "correct"
+    assert found.ok and found.precision == "fp32" and found.outcome == "correct"
+    assert found.supports == "contiguous inputs"
+    assert [each.label for each in found.tried if each.result != "correct"] == [
+        "inputs that are not contiguous"
+    ]
     assert any("scaled down" in note for note in found.notes)
 
 
@@ -158,7 +161,9 @@ def test_all_answers_are_judged_as_planted(name):
     (path,) = ANSWERS.glob(f"{name}.*")
     found = adopt(path, engine="sim")
     assert found.as_asked is DEEP[name], found.text()
-    assert found.in_general is DEEP[name], found.text()
+    if found.as_asked:
+        # Some right answers rely on contiguous inputs, without a check.
+        assert found.in_general or found.supports == "contiguous inputs", found.text()
 
 
 @RUNS
