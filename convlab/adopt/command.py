@@ -12,17 +12,15 @@ from ..core.errors import ProblemError
 
 _SECONDS = 120.0
 _CONFINED = """
-An answer is somebody's code. It runs in a process of its own, which is stopped at limits of time,
-memory (8 GiB) and processes (64). By Landlock it may write only below a scratch folder, and it may
-open no TCP connection; a note says so if this machine's Linux has no Landlock. Variables of the
-environment whose names look like secrets are removed. Not confined: reading files, UDP and local
-sockets, and what a kernel does on a GPU. The comparison runs in the same process, so an answer that
-attacks the judge itself can deceive it. Build as you would any program: for code that you do not
-trust at all, use a container."""
+An answer is somebody's code. It runs in a process of its own, with limits of
+time, memory (8 GiB) and processes (64). By Landlock it may write only to a
+scratch folder and open no TCP connection; a note says so where that is missing.
+Not confined: reading files, UDP, what a kernel does on a GPU. The comparison is
+in the same process, so code that attacks the judge can deceive it."""
 
 
 class AdoptCommand(Command):
-    about = "Judge somebody's answer in KernelBench's form: load_inline in a Python file."
+    about = "Judge a Python file with a kernel in KernelBench's form."
     words = "ANSWER ..."
     example = "adopt answer.py --reference problem.py"
     group = WRITE
@@ -72,14 +70,9 @@ class AdoptCommand(Command):
         )
 
     def validate(self, arguments: Namespace) -> None:
-        """Raise ProblemError for missing files and for options that exclude each other."""
+        """Raise ProblemError for options that exclude each other."""
         if not arguments.answers:
             raise ProblemError("adopt takes at least one file: adopt answer.py")
-        for word in (*arguments.answers, *filter(None, [arguments.reference])):
-            if not Path(word).is_file():
-                raise ProblemError(f"there is no file {end_of(word)}")
-            if Path(word).suffix not in (".py", ".md", ".txt"):
-                raise ProblemError(f"{end_of(word)} is no .py, .md or .txt file")
         if not arguments.time_limit > 0:
             raise ProblemError("--time-limit must be more than 0 seconds")
         if arguments.to is None:
@@ -92,6 +85,11 @@ class AdoptCommand(Command):
             raise ProblemError(f"{end_of(arguments.to)} exists; --to replaces no file")
 
     def run(self, arguments: Namespace) -> Iterator[Any]:
+        for word in (*arguments.answers, *filter(None, [arguments.reference])):
+            if not Path(word).is_file():
+                raise ProblemError(f"there is no file {end_of(word)}")
+            if Path(word).suffix not in (".py", ".md", ".txt"):
+                raise ProblemError(f"{end_of(word)} is no .py, .md or .txt file")
         if arguments.to is not None:
             yield _skeleton(arguments)
             return

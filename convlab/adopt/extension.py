@@ -25,6 +25,8 @@ from .mistake import Mistake
 INCLUDE = Path(__file__).parent / "include"
 ENTRY = "sim_entry"
 _PRELUDE = "#include <torch/extension.h>\n"
+# In place of a library: the small torch::Tensor lacks something, and torch's headers are used.
+WITH_TORCH = "with torch's headers"
 _BIND = """
 #line 1 "convlab's bindings"
 {bind}

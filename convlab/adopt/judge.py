@@ -31,7 +31,7 @@ from ..core.faults import fault
 from ..core.machine.gpus import DEFAULT_GPU
 from .answer import Answer
 from .calls import Calls
-from .extension import Extension
+from .extension import WITH_TORCH, Extension
 from .mistake import Mistake
 from .precision import Truth, compare
 from .shapes import SIZED, Case, OnDevice, Task, variations
@@ -210,12 +210,21 @@ class Session:
         if library is None:
             self.missing = spec
             raise NeedsBuild
+        if library == WITH_TORCH:
+            return self.with_torch(given)
         called = _runner(self.engine)(extension, Path(library), self.calls)
         names = spec["exports"] or re.findall(r'\.def\(\s*"(\w+)"', spec["cpp"] + spec["cuda"])
         module = types.ModuleType(str(given["name"]))
         for name in names:
             setattr(module, name, _function(called, name))
         return module
+
+    def with_torch(self, given: Mapping[str, Any]) -> Any:
+        """Return a module that torch itself builds, in the scratch folder."""
+        folder = Path.cwd() / f"build_{len(list(Path.cwd().iterdir()))}"
+        folder.mkdir()
+        self.emit({"with torch": True})
+        return _original(**{**given, "build_directory": str(folder)})
 
     # ---- running -------------------------------------------------------------------------------
 
