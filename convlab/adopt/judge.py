@@ -464,6 +464,7 @@ def _other_numbers(
     case: Case,
 ) -> bool:
     """Call the same model again: with other numbers at the same addresses, and with other weights."""
+    before = Truth.of(reference, inputs, session.apply)
     for put, new in zip(inputs, session.inputs(task, case, 2), strict=True):
         if isinstance(put, Tensor):
             put.copy_(new)
@@ -471,6 +472,8 @@ def _other_numbers(
     result = _attempt(session, "in a second call", session.answered, answer, inputs)
     again = " in a call with other numbers at the same addresses"
     if not _compared(session, compare(result, truth), again):
+        return False
+    if not compare(before.outputs, truth).kind and not _depends(session):
         return False
     if not any(True for _ in answer.parameters()):
         return True
@@ -482,6 +485,20 @@ def _other_numbers(
     truth = Truth.of(reference, inputs, session.apply)
     result = _attempt(session, "with other weights", session.answered, answer, inputs)
     return _compared(session, compare(result, truth), " after the weights changed")
+
+
+def _depends(session: Session) -> bool:
+    """Return False if no kernel loads anything; Model's output is the same for all inputs."""
+    node = session.answer.classes.get("ModelNew")
+    loads = session.calls.counters.get("global_load_requests")
+    text = (
+        "Model's output is the same for all inputs, so the task cannot show that the work is done"
+    )
+    if loads == 0:
+        text = "no kernel reads its inputs; that is correct only because Model's output is constant"
+    todo = "compute what Model computes; or choose a task whose output depends on its inputs"
+    session.mistake(Mistake("cheat", node.lineno if node else 0, text, todo, error=loads == 0))
+    return loads != 0
 
 
 class _Operators(TorchDispatchMode):

@@ -215,6 +215,6 @@ def test_right_answers_are_correct_on_a_gpu_and_timed(name):
 
 @pytest.mark.gpu
 @RUNS
-@pytest.mark.parametrize("name", ["wrong_precision", "wrong_cheat_constant", "wrong_build"])
+@pytest.mark.parametrize("name", ["wrong_precision", "wrong_cheat_torch", "wrong_build"])
 def test_wrong_answers_are_found_on_a_gpu(name):
     assert adopt(ANSWERS / f"{name}.py", engine="cuda", general=False).as_asked is False
