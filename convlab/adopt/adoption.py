@@ -67,7 +67,7 @@ class Adoption:
     mistakes : what is wrong, in the order of lines; errors and warnings.
     builds, as_asked, in_general : the verdicts; None if one is not known.
     precision, error : the precision class of the output, and its error relative to its largest value.
-    tried : the cases of the general judgement.
+    tried : the cases of the general judgement. `in_general` is true if none is incorrect or crashed.
     supports : the suggested ``supports:`` line; "everything" if no limit was found.
     shapes, whole_shapes : the shapes of the inputs in the run, and those of the task.
     counters : the simulator's counters of the first call.
@@ -131,7 +131,7 @@ class Adoption:
             if mistake.error:
                 place = f"line {mistake.line}: " if mistake.line else ""
                 return f"{place}{mistake.text}"
-        bad = [each for each in self.tried if each.result not in ("correct", "not simulated")]
+        bad = [each for each in self.tried if each.result in ("incorrect", "crashed")]
         if bad:
             return f"{bad[0].result} with {bad[0].label}"
         return self.notes[0] if self.as_asked is None and self.notes else ""
@@ -506,7 +506,8 @@ def _in_general(as_asked: bool | None, tried: Sequence[Tried]) -> bool | None:
         return False
     if not ran or as_asked is None:
         return None
-    return all(each.result == "correct" for each in ran)
+    # A clear error for what an answer does not support is no mistake: `supports` has it.
+    return all(each.result in ("correct", "refused") for each in ran)
 
 
 # ---- the text -----------------------------------------------------------------------------------
