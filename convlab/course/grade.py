@@ -36,7 +36,7 @@ def grade(
 
     Parameters
     ----------
-    file : a ``.cu`` file with a block of answers (see ``convlab/course/README.md``), or several.
+    file : a ``.cu`` file with a block of answers (see ``convlab/course/GRADING.md``), or several.
     lab : the name of a lab, or a lab's ``.toml`` file. Without it, the file's own line ``lab: NAME``
         says which. A teacher names the lab, so that a student cannot choose an easier one.
     engine : "sim"; or "cuda": the points for counts become points for the time on this GPU. The

@@ -75,7 +75,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab; see the page ``convlab/course/README.md`` for its file.
+    """A lab; see the page ``convlab/course/GRADING.md`` for its file.
 
     Attributes
     ----------

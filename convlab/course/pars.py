@@ -10,6 +10,8 @@ from ..core.problem.problem import Problem
 from .counts import count
 from .lab import Lab, find_lab
 
+_BOUNDS = ("fast_ms", "slow_ms")
+
 
 def write_pars(path: str | Path, engine: str = "sim") -> TextResult:
     """Count our kernels on a lab's problem and write the values into its file.
@@ -71,14 +73,14 @@ def _timed(lab: Lab) -> dict[tuple[str, str], float]:
     def ms(kernel: str, problem: Problem) -> float:
         return float(f"{1e3 * measure(load(kernel, engine='cuda'), problem).seconds:.4g}")
 
-    sides = {"fast_ms": lab.bounds.fast_kernel, "slow_ms": lab.bounds.slow_kernel}
+    sides = dict(zip(_BOUNDS, (lab.bounds.fast_kernel, lab.bounds.slow_kernel)))
     return {(side, kernel): ms(kernel, lab.counters) for side, kernel in sides.items()}
 
 
 def _with_value(text: str, place: str, kernel: str, value: float) -> str:
     """Return the text of a lab with the value of one milestone, or of one bound."""
     shown = f"{value:.10g}"
-    if place.endswith("_ms"):
+    if place in _BOUNDS:
         line = f"{place} = {shown}"
         if re.search(rf"^{place} = .*$", text, re.MULTILINE):
             return re.sub(rf"^{place} = .*$", line, text, flags=re.MULTILINE)

@@ -109,6 +109,10 @@ def test_a_par_s_value_is_written_into_its_line():
     assert twice == once.replace("1234", "99")
     stored = _with_value(LAB, "store_sectors", "01_direct", 7)
     assert '{ kernel = "01_direct", share = 1.0, value = 7 }' in stored
+    timed = _with_value(f"{LAB}[gpu]\nslow_ms = 3\n", "slow_ms", "01_direct", 4)
+    assert timed.endswith("[gpu]\nslow_ms = 4\n")
+    predicted = LAB.replace("store_sectors", "predicted_ms")
+    assert "share = 1.0, value = 0.5 }" in _with_value(predicted, "predicted_ms", "01_direct", 0.5)
     with pytest.raises(ProblemError, match="no line"):
         _with_value(LAB, "load_sectors", "02_im2col_gemm", 1)
 

@@ -3,7 +3,7 @@
     python -m tests.instruments.graded [--write] [NAME ...]
 
 Prints a table: each submission, its points, and whether both grades are as they must be, byte for
-byte the same. ``--write`` writes it to ``convlab/course/README.md``. All of them take about ten
+byte the same. ``--write`` writes it to ``convlab/course/GRADING.md``. All of them take about ten
 minutes on two idle cores.
 """
 
@@ -18,7 +18,7 @@ from convlab.course.grade import grade
 from tests.instruments.pages import write_between
 from tests.submissions import PLANTED, deviations, right_predictions, write_lab, write_submission
 
-PAGE = Path(convlab.__file__).parent / "course" / "README.md"
+PAGE = Path(convlab.__file__).parent / "course" / "GRADING.md"
 
 
 def main() -> int:
