@@ -97,10 +97,13 @@ class Asked:
         """Show a field for the number where widgets work; else the text."""
         from IPython.display import display
 
-        if self.guess is None and (field := _field(self)) is not None:
+        if self.guess is not None or (field := _field(self)) is None:
+            display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
+        elif hasattr(field, "_repr_mimebundle_"):
+            # Where no widget is shown, as on GitHub, the text is.
+            display({**field._repr_mimebundle_(), "text/plain": str(self)}, raw=True)
+        else:
             display(field)
-            return
-        display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
 
 
 def guess(question: str, count: float | Callable[[], float], *, stored: float | None = None) -> Asked:
