@@ -139,9 +139,7 @@ def _graded(submission: Submission, lab: Lab, engine: str) -> Grade:
         reply = {"failed": f"not graded: the grader's process ended ({died})"}
     if "refused" in reply:
         raise ProblemError(reply["refused"])
-    facts = reply.get("grade") or _ungraded(
-        submission.path.name, reply["failed"], lab, submission
-    )
+    facts = reply.get("grade") or _ungraded(submission.path.name, reply["failed"], lab, submission)
     return Grade(facts, submission.source)
 
 
@@ -173,5 +171,3 @@ def _require_one_lab(grades: Sequence[Grade]) -> None:
     labs = sorted({grade.facts["lab"] for grade in grades} - {""})
     if len(labs) > 1:
         raise ProblemError(f"the files name several labs: {', '.join(labs)}; give one with --lab")
-
-

@@ -106,7 +106,9 @@ class Asked:
             display(field)
 
 
-def guess(question: str, count: float | Callable[[], float], *, stored: float | None = None) -> Asked:
+def guess(
+    question: str, count: float | Callable[[], float], *, stored: float | None = None
+) -> Asked:
     """Ask for a guess, and show the count only after a number was entered.
 
     In a notebook this shows a field for the number, if ipywidgets is installed. Without it, and in

@@ -59,5 +59,7 @@ def test_on_a_gpu_points_follow_the_time(small):
     table = '[gpu]\nfast_kernel = "01b_register_channels"\nslow_kernel = "01_direct"\n'
     timed = folder / "timed.toml"
     timed.write_text(lab.path.read_text() + table + "fast_ms = 100\nslow_ms = 200\n")
-    parts = {part["part"]: part["points"] for part in grade(path, timed, engine="cuda").facts["parts"]}
+    parts = {
+        part["part"]: part["points"] for part in grade(path, timed, engine="cuda").facts["parts"]
+    }
     assert parts["correct"] == 40 and parts["pars"] == 30
