@@ -193,8 +193,8 @@ class Grading:
         for par in counted:
             milestone = reached_by(par, values[par.quantity])
             points += par.points * (milestone.share if milestone else 0)
-            who = milestone.kernel if milestone else "none"
-            reached.append(f"{par.quantity} {values[par.quantity]:,.6g} ({who})")
+            who = milestone.kernel if milestone else "no milestone"
+            reached.append(f"{par.quantity} {values[par.quantity]:,.6g} reaches {who}")
         total = sum(par.points for par in counted)
         scale = self.lab.points["pars"] / total if total else 0
         self._part("pars", points * scale, "; ".join(reached) or "no pars")

@@ -171,6 +171,8 @@ def test_a_mistake_in_the_answers_is_named(block, message):
         ("void sim_finish();", "names of the simulator"),
         ("auto a = sim::shared;", "names of the simulator"),
         ('const char* a = R"(x)";', "raw strings"),
+        ("auto e = cudaMemcpyAsync(h, x, 4, cudaMemcpyDeviceToHost, s);", "data on the host"),
+        ("__managed__ float a[9];", "data on the host"),
         ("??=define A", "characters that are written as others"),
         ("/* x", "a comment without its end"),
     ],
