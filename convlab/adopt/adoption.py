@@ -304,6 +304,10 @@ def run_confined(function: str, spec: Mapping[str, Any], limit: float) -> dict[s
     """
     key = (spec["answer"].whole, spec["engine"])
     built = _BUILT.setdefault(key, Built())
+    for digest, library in list(built.libraries.items()):
+        # `cache clear` removes libraries.
+        if library != WITH_TORCH and not Path(library).is_file():
+            del built.libraries[digest]
     reply = _with_builds(function, spec, limit, lambda stage: None, built)
     found: dict[str, Any] = {}
     for piece in reply["pieces"]:
