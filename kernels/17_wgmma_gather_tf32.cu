@@ -1,0 +1,696 @@
+// title: Fragments gathered from x as it lies
+// idea: wgmma can take one operand from registers. So x is staged in its own order, by asynchronous
+//       copies, and lanes gather the pixels of a tap, at any stride. A tile is 192 flattened pixels,
+//       so that small images waste none.
+// change: Against 11: pixels are wgmma's rows and come from registers; nothing is transposed. The
+//       filter is laid out once, before the calls. If there are few tiles, blocks share a sum over
+//       the channels, and a second kernel adds their parts.
+// mapping: block -> every n-th item: 192 pixels of all images x 128 output channels (64 if the group
+//       has no more) x a part of the input channels; three consumer warpgroups -> 64 pixels each;
+//       four loader warps -> x, and one of their lanes -> the filter.
+// parent: 11_wgmma_tf32
+// precision: tf32
+// epilogue: bias, relu
+// arch: sm_90a
+// supports: sm >= 90, N * P * Q < 2147483000,
+//       R * S == 1 or 8 * R * S + 40960
+//       + 72 * (Q + (S - 1) * dilation_w // stride_w) * stride_w
+//             * ((1 + 190 // Q) * stride_h
+//                + ((P + 190 // Q) // P + 1) * ((R - 1) * dilation_h + 1)) <= smem
+// limits: Shared memory is as busy as the tensor cores, and a 1x1 filter waits for the L2 cache. Rows
+//       are staged whole, so wide images do not fit.
+#include "convlab.cuh"
+#include "convlab_async.cuh"
+
+#if !defined(NUMBER)
+#define NUMBER float   // or bf16, for 17b
+#endif
+#include "wgmma_n.cuh"
+
+using Number = NUMBER;
+constexpr bool kTf32 = sizeof(Number) == 4;
+constexpr int kWord = 4 / int(sizeof(Number));   // input channels of a 32-bit word of shared memory
+#ifndef TILE
+#define TILE 192   // pixels of a tile: 64 for each consumer warpgroup
+#endif
+constexpr int kTile = TILE;
+static_assert(kTile == 128 || kTile == 192, "TILE: 128 or 192");
+constexpr int kConsumers = 2 * kTile;            // threads; then come the loaders
+constexpr int kLoaders = 128;
+constexpr int kThreads = kConsumers + kLoaders;
+constexpr int kBatch = 3;   // places of 16 channels that a loader's lane loads at a time, in 16 bits
+
+// A step is one wgmma: 8 words of channels of one tap. A slot holds the filter of as many steps.
+__host__ __device__ constexpr int steps_of(bool pointwise) { return pointwise ? 4 : 3; }
+// The words of a stage, for each position: channels, or pairs of channels in 16 bits.
+__host__ __device__ constexpr int words_of(bool pointwise) { return pointwise ? 32 : 8; }
+
+// x is staged as [word of channels][position]. Of a 1x1 filter the positions are the tile's pixels.
+// Of others they are the input rows that the tile reads, with zeros where x has none. In a row,
+// columns of the same remainder by stride_w are next to each other: a tap of neighbouring pixels is
+// a run, at any stride.
+struct Work {
+    int64_t items;
+    int pixels, k_tiles, splits;   // of all images; of all groups; parts of the input channels
+    int chunks, slots_of_chunk;    // of a group: stages of x; slots of the filter for each
+    int part, pitch, image_rows;   // positions of a remainder, of a row; rows from image to image
+    int plane;                     // positions of a word of channels, and padding
+    int stages, slots;
+    bool vectors;                  // x is read 16 bytes (in 16 bits: two pixels) at a time
+    int table_at, where_at, x_at, w_at, bytes;   // offsets in shared memory; its size
+};
+
+// What a loader's lane copies: from an offset in x, or zeros if it is negative, to one or two
+// positions; a negative one is none.
+struct Where {
+    int64_t from;
+    int to, to_next;
+};
+
+struct Item {
+    int m0, k_tile, group, first_chunk, end_chunk, split;   // m0: the first pixel
+};
+__device__ __forceinline__ Item item_at(const ConvProblem& conv, const Work& work, int64_t number) {
+    Item item;
+    item.split = int(number % work.splits);
+    const int64_t tile = number / work.splits;
+    item.k_tile = int(tile % work.k_tiles);
+    item.m0 = int(tile / work.k_tiles) * kTile;
+    item.group = item.k_tile / (work.k_tiles / conv.groups);
+    item.first_chunk = int(int64_t(work.chunks) * item.split / work.splits);
+    item.end_chunk = int(int64_t(work.chunks) * (item.split + 1) / work.splits);
+    return item;
+}
+
+struct Pixel {
+    int n, p, q;
+};
+__device__ __forceinline__ Pixel pixel_at(const ConvProblem& conv, int m) {
+    const int row = m / conv.Q;
+    return {row / conv.P, row % conv.P, m % conv.Q};
+}
+
+// The row of a tap's first row in the stage. p0 is p of the tile's first pixel, n counts from its
+// image.
+__device__ __forceinline__ int row_at(const ConvProblem& conv, const Work& work, int n, int p,
+                                      int p0) {
+    return n * work.image_rows + (p - p0) * conv.stride_h;
+}
+
+// The parts of a block's shared memory.
+struct Block {
+    uint64_t *x_full, *x_empty, *w_full, *w_empty;   // mbarriers of the stages and the slots
+    int* s_tap;                                      // each tap's distance in the stage
+    Where* s_where;
+    uint32_t* s_x;
+    char* s_w;
+    int warp, lane;
+};
+
+template <bool pointwise>
+__device__ __forceinline__ int plane_of(const Work& work) {
+    return pointwise ? kTile + 8 : work.plane;   // no bank conflicts: 8 modulo 32
+}
+
+// Finds what a lane copies to place number i of a tile's stage. A place is one position; with
+// vectors four positions of a 1x1 filter, and in 16 bits two neighbours.
+template <bool pointwise, bool vectors>
+__device__ __forceinline__ Where where_at(const ConvProblem& conv, const Work& work,
+                                          const Item& item, int i) {
+    const int64_t image = int64_t(conv.C) * conv.H * conv.W;
+    if (pointwise) {
+        const int wide = !vectors ? 1 : kTf32 ? 4 : 2;
+        const int m = item.m0 + wide * i;
+        const Pixel at = pixel_at(conv, m);
+        const int h = at.p * conv.stride_h - conv.pad_h, w = at.q * conv.stride_w - conv.pad_w;
+        const bool inside = m < work.pixels && unsigned(h) < unsigned(conv.H) &&
+                            unsigned(w) < unsigned(conv.W);
+        return {inside ? at.n * image + int64_t(h) * conv.W + w : -1, wide * i,
+                vectors ? wide * i + 1 : -1};
+    }
+    const Pixel first = pixel_at(conv, item.m0);
+    const int across = vectors ? conv.W / 2 : work.pitch;
+    const int row = i / across, rest = i % across;
+    const int from_first = row + first.p * conv.stride_h;
+    const int n = from_first / work.image_rows;
+    const int h = from_first % work.image_rows - conv.pad_h;
+    int column = rest % work.part * conv.stride_w + rest / work.part;
+    if (vectors) column = 2 * rest + conv.pad_w;
+    const int w = column - conv.pad_w;
+    auto position = [&](int c) {
+        return c >= work.part * conv.stride_w
+                   ? -1
+                   : row * work.pitch + c % conv.stride_w * work.part + c / conv.stride_w;
+    };
+    const bool inside = first.n + n < conv.N && unsigned(h) < unsigned(conv.H) &&
+                        unsigned(w) < unsigned(conv.W);
+    return {inside ? (first.n + n) * image + int64_t(h) * conv.W + w : -1, position(column),
+            vectors ? position(column + 1) : -1};
+}
+
+// How many places a tile has.
+template <bool pointwise, bool vectors>
+__device__ __forceinline__ int places_of(const ConvProblem& conv, const Work& work,
+                                         const Item& item) {
+    if (pointwise) return !vectors ? kTile : kTf32 ? kTile / 4 : kTile / 2;
+    const Pixel first = pixel_at(conv, item.m0);
+    const Pixel last = pixel_at(conv, min_of(item.m0 + kTile, work.pixels) - 1);
+    const int rows = row_at(conv, work, last.n - first.n, last.p, first.p) +
+                     (conv.R - 1) * conv.dilation_h + 1;
+    return rows * (vectors ? conv.W / 2 : work.pitch);
+}
+
+// A loader warp: copies x into the stages. Of a 1x1 filter each warp copies a quarter of the
+// channels; of others each copies all channels of a quarter of the positions. The first lane of all
+// also lets the copy engine copy the plan into the slots: [step][two quads of words][channel][4 words].
+template <bool pointwise, bool vectors, int out_channels>
+__device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, const Block& b,
+                                     const Number* g_x, const char* g_plan) {
+    constexpr int kSlotBytes = steps_of(pointwise) * 32 * out_channels;
+    const int thread = threadIdx.x - kConsumers, plane = plane_of<pointwise>(work);
+    const int first_word = pointwise ? thread / 32 * 8 : 0;
+    const int begin = pointwise ? thread % 32 : thread, step = pointwise ? 32 : kLoaders;
+    const int C_group = conv.C / conv.groups;
+    const int64_t HW = int64_t(conv.H) * conv.W;
+    Where* s_where = b.s_where + (pointwise ? thread / 32 * kTile : 0);
+    int stage = 0, parity = 0, pending = -1, slot = 0, slot_parity = 0;
+    auto arrive = [&](int full) {
+        __syncwarp();
+        if (b.lane == 0) mbarrier_arrive(&b.x_full[full]);
+    };
+    // Of the stage that arrived last, so that the consumers are never short of what makes a slot free.
+    const char* from_plan = nullptr;
+    auto feed = [&](int slots) {
+        for (int i = 0; i < slots && thread == 0; ++i) {
+            mbarrier_wait(&b.w_empty[slot], slot_parity ^ 1);
+            mbarrier_arrive_expect(&b.w_full[slot], kSlotBytes);
+            bulk_load(b.s_w + slot * kSlotBytes, from_plan, kSlotBytes, &b.w_full[slot]);
+            from_plan += kSlotBytes;
+            if (++slot == work.slots) slot = 0, slot_parity ^= 1;
+        }
+    };
+    for (int64_t number = blockIdx.x; number < work.items; number += gridDim.x) {
+        const Item item = item_at(conv, work, number);
+        const int places = places_of<pointwise, vectors>(conv, work, item);
+        // A lane reads only what it wrote itself, so this needs no barrier.
+        for (int i = begin; i < places; i += step)
+            s_where[i] = where_at<pointwise, vectors>(conv, work, item, i);
+        const char* plan = g_plan + (int64_t(item.k_tile) * work.chunks + item.first_chunk) *
+                                        work.slots_of_chunk * kSlotBytes;
+        for (int chunk = item.first_chunk; chunk < item.end_chunk; ++chunk) {
+            const int c0 = (chunk * words_of(pointwise) + first_word) * kWord;
+            const int channels = C_group - c0;
+            const Number* x_c0 = g_x + (int64_t(item.group) * C_group + c0) * HW;
+            uint32_t* s_to = b.s_x + (stage * words_of(pointwise) + first_word) * plane;
+            if constexpr (kTf32) {
+                const float* none = reinterpret_cast<const float*>(g_x);
+                mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+                for (int i = begin; i < places; i += step) {
+                    const Where where = s_where[i];
+                    const float* from = reinterpret_cast<const float*>(x_c0) +
+                                        max_of(where.from, int64_t(0));
+                    float* to = reinterpret_cast<float*>(s_to) + where.to;
+                    const int inside = where.from < 0 ? 0 : channels;
+                    #pragma unroll
+                    for (int c = 0; c < 8; ++c) {
+                        copy_async<vectors ? 16 : 4>(to, c < inside ? from : none, c < inside);
+                        from += HW;
+                        to += plane;
+                    }
+                }
+                // The previous stage is complete when only this stage's copies are under way.
+                __pipeline_commit();
+                if (pending >= 0) {
+                    __pipeline_wait_prior(1);
+                    arrive(pending);
+                    feed(work.slots_of_chunk);
+                }
+                pending = stage;
+                from_plan = plan;
+                plan += work.slots_of_chunk * kSlotBytes;
+            } else {
+                // In x a word has two pixels of one channel; in the stage two channels of one pixel.
+                for (int first = begin; first < places || first == begin; first += kBatch * step) {
+                    uint32_t r_x[kBatch][16];
+                    #pragma unroll
+                    for (int i = 0; i < kBatch; ++i) {
+                        const int place = first + i * step;
+                        const int64_t at = place < places ? s_where[place].from : -1;
+                        const Number* from = x_c0 + max_of(at, int64_t(0));
+                        const int inside = at < 0 ? 0 : channels;
+                        #pragma unroll
+                        for (int c = 0; c < 16; ++c) {
+                            r_x[i][c] = 0;
+                            if (c < inside) {
+                                if constexpr (vectors) {
+                                    r_x[i][c] = *reinterpret_cast<const uint32_t*>(from);
+                                } else {
+                                    r_x[i][c] = *reinterpret_cast<const uint16_t*>(from);
+                                }
+                            }
+                            from += HW;
+                        }
+                    }
+                    // The loads begin before the stage is free.
+                    if (first == begin) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+                    #pragma unroll
+                    for (int i = 0; i < kBatch; ++i) {
+                        const int place = first + i * step;
+                        if (place >= places) break;
+                        const int to = s_where[place].to, to_next = s_where[place].to_next;
+                        #pragma unroll
+                        for (int word = 0; word < 8; ++word) {
+                            const uint32_t even = r_x[i][2 * word], odd = r_x[i][2 * word + 1];
+                            const uint32_t low = __byte_perm(even, odd, 0x5410);
+                            if (pointwise && vectors) {
+                                *reinterpret_cast<uint2*>(s_to + word * plane + to) = {
+                                    low, __byte_perm(even, odd, 0x7632)};
+                                continue;
+                            }
+                            if (to >= 0) s_to[word * plane + to] = low;
+                            if (vectors && to_next >= 0)
+                                s_to[word * plane + to_next] = __byte_perm(even, odd, 0x7632);
+                        }
+                    }
+                }
+                arrive(stage);
+                from_plan = plan;
+                plan += work.slots_of_chunk * kSlotBytes;
+                feed(work.slots_of_chunk);
+            }
+            if (++stage == work.stages) stage = 0, parity ^= 1;
+        }
+    }
+    if (kTf32 && pending >= 0) {
+        __pipeline_wait_prior(0);
+        arrive(pending);
+        feed(work.slots_of_chunk);
+    }
+}
+
+// A word of x as wgmma's operand. In TF32 the tensor core truncates it.
+__device__ __forceinline__ uint32_t operand(uint32_t word) {
+    return kTf32 ? __float_as_uint(before_truncation(__uint_as_float(word))) : word;
+}
+
+__device__ __forceinline__ void put(float* to, float x) { *to = x; }
+__device__ __forceinline__ void put(bf16* to, float x) { to->bits = uint16_t(round_bf16(x, 0)); }
+__device__ __forceinline__ void put_two(float* to, float x, float y) {
+    *reinterpret_cast<float2*>(to) = {x, y};
+}
+__device__ __forceinline__ void put_two(bf16* to, float x, float y) {
+    *reinterpret_cast<uint32_t*>(to) = round_bf16(x, y);
+}
+
+// Stores a consumer's sums: to y, with bias and ReLU if `whole`, or as they are to one of the splits'
+// arrays. A lane has rows g and g + 8 of its warp's 16 pixels.
+template <int channels, bool whole, typename T>
+__device__ __forceinline__ void store(const ConvProblem& conv, const Work& work, const Block& b,
+                                      const Item& item, const float (&r_sum)[channels / 2],
+                                      const float* g_bias, T* g_y) {
+    const int g = b.lane / 4, t = b.lane % 4, odd = g % 2;
+    const int K_group = conv.K / conv.groups;
+    const int k0 = item.k_tile % (work.k_tiles / conv.groups) * channels;   // in the group
+    const int count = K_group - k0 - 2 * t;
+    const int64_t PQ = int64_t(conv.P) * conv.Q;
+    const int m = item.m0 + 16 * b.warp;
+    auto at = [&](int pixel) {
+        const int n = int(pixel / PQ);
+        return (int64_t(n) * conv.K + item.group * K_group + k0 + 2 * t) * PQ + (pixel - n * PQ);
+    };
+    auto finished = [&](float sum, int k) {
+        if (!whole) return sum;
+        if (g_bias) sum += g_bias[item.group * K_group + k0 + 2 * t + k];
+        return activated(conv, sum);
+    };
+    if (PQ % 2 == 0) {
+        // Lanes g and g ^ 1 exchange halves, so that each has two neighbouring pixels, and a warp
+        // stores runs of 16.
+        const int pixel = m + (odd ? 7 + g : g);
+        T* y_k = g_y + at(pixel);
+        #pragma unroll
+        for (int j = 0; j < channels / 8; ++j) {
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float low = r_sum[4 * j + i], high = r_sum[4 * j + 2 + i];
+                const float other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 4);
+                if (pixel < work.pixels && 8 * j + i < count)
+                    put_two(y_k + i * PQ, finished(odd ? other : low, 8 * j + i),
+                            finished(odd ? high : other, 8 * j + i));
+            }
+            y_k += 8 * PQ;
+        }
+        return;
+    }
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int pixel = m + 8 * half + g;
+        T* y_k = g_y + at(pixel);
+        #pragma unroll
+        for (int j = 0; j < channels / 8; ++j) {
+            #pragma unroll
+            for (int i = 0; i < 2; ++i)
+                if (pixel < work.pixels && 8 * j + i < count)
+                    put(y_k + i * PQ, finished(r_sum[4 * j + 2 * half + i], 8 * j + i));
+            y_k += 8 * PQ;
+        }
+    }
+}
+
+// A consumer warpgroup: multiplies 64 pixels of each item with the filter, and stores them.
+template <bool pointwise, int channels>
+__device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& work, const Block& b,
+                                         const float* g_bias, Number* g_y, float* g_parts) {
+    constexpr int kSteps = steps_of(pointwise);
+    const int plane = plane_of<pointwise>(work), t = b.lane % 4;
+    const uint64_t w_first = wgmma_descriptor(b.s_w, 16 * channels, 128);
+    float r_acc[channels / 2] = {};   // wgmma's d: 64 pixels x `channels`
+    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
+    for (int64_t number = blockIdx.x; number < work.items; number += gridDim.x) {
+        const Item item = item_at(conv, work, number);
+        // A lane gathers two pixels, rows g and g + 8 of its warp's 16, and words t and t + 4.
+        int at[2];
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int m = 16 * b.warp + 8 * half + b.lane / 4;
+            if (pointwise) {
+                at[half] = m;
+            } else {
+                const Pixel first = pixel_at(conv, item.m0);
+                const Pixel pixel = pixel_at(conv, min_of(item.m0 + m, work.pixels - 1));
+                at[half] = row_at(conv, work, pixel.n - first.n, pixel.p, first.p) * work.pitch +
+                           pixel.q;
+            }
+            at[half] += t * plane;
+        }
+        bool added = false;
+        for (int chunk = item.first_chunk; chunk < item.end_chunk; ++chunk) {
+            mbarrier_wait(&b.x_full[stage], stage_parity);
+            const uint32_t* s_stage = b.s_x + stage * words_of(pointwise) * plane;
+            #pragma unroll 1
+            for (int part = 0; part < work.slots_of_chunk; ++part) {
+                // Other warpgroups multiply while this one gathers.
+                uint32_t r_x[kSteps][4];
+                #pragma unroll
+                for (int step = 0; step < kSteps; ++step) {
+                    // A tap is the same pixels, read from a shifted start. A negative one is none.
+                    const int tap = pointwise ? 8 * step * plane : b.s_tap[part * kSteps + step];
+                    const uint32_t* s_tap = s_stage + max_of(tap, 0);
+                    const uint32_t* s_next = s_tap + 4 * plane;
+                    r_x[step][0] = tap < 0 ? 0 : operand(s_tap[at[0]]);
+                    r_x[step][1] = tap < 0 ? 0 : operand(s_tap[at[1]]);
+                    r_x[step][2] = tap < 0 ? 0 : operand(s_next[at[0]]);
+                    r_x[step][3] = tap < 0 ? 0 : operand(s_next[at[1]]);
+                }
+                mbarrier_wait(&b.w_full[slot], slot_parity);
+                const uint64_t w_slot = wgmma_moved(w_first, slot * kSteps * 2 * channels);
+                wgmma_fence();
+                #pragma unroll
+                for (int step = 0; step < kSteps; ++step)
+                    wgmma_n(r_acc, r_x[step], wgmma_moved(w_slot, step * 2 * channels),
+                            step > 0 || added);
+                wgmma_commit();
+                added = true;
+                wgmma_wait<0>();
+                if (b.lane == 0) mbarrier_arrive(&b.w_empty[slot]);
+                if (++slot == work.slots) slot = 0, slot_parity ^= 1;
+            }
+            if (b.lane == 0) mbarrier_arrive(&b.x_empty[stage]);
+            if (++stage == work.stages) stage = 0, stage_parity ^= 1;
+        }
+        if (work.splits == 1) {
+            store<channels, true>(conv, work, b, item, r_acc, g_bias, g_y);
+        } else {
+            const int64_t outputs = int64_t(conv.N) * conv.K * conv.P * conv.Q;
+            store<channels, false>(conv, work, b, item, r_acc, g_bias,
+                                   g_parts + item.split * outputs);
+        }
+    }
+}
+
+template <bool pointwise, int channels>
+__global__ void __launch_bounds__(kThreads, 1)
+conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
+              const char* __restrict__ g_plan, const float* __restrict__ g_bias,
+              Number* __restrict__ g_y, float* __restrict__ g_parts) {
+    extern __shared__ float4 s_mem[];
+    char* s_bytes = reinterpret_cast<char*>(s_mem);
+    Block b;
+    b.x_full = reinterpret_cast<uint64_t*>(s_mem);
+    b.x_empty = b.x_full + work.stages;
+    b.w_full = b.x_empty + work.stages;
+    b.w_empty = b.w_full + work.slots;
+    b.s_tap = reinterpret_cast<int*>(s_bytes + work.table_at);
+    b.s_where = reinterpret_cast<Where*>(s_bytes + work.where_at);
+    b.s_x = reinterpret_cast<uint32_t*>(s_bytes + work.x_at);
+    b.s_w = s_bytes + work.w_at;
+    // By a shuffle, so that the compiler treats it as uniform in the warp.
+    b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+    b.lane = threadIdx.x % 32;
+    griddepcontrol_launch_dependents();   // the kernel that adds the parts may be ready when this ends
+    for (int i = threadIdx.x; !pointwise && i < work.slots_of_chunk * steps_of(pointwise);
+         i += kThreads) {
+        const int r = i / conv.S, s = i % conv.S * conv.dilation_w;
+        b.s_tap[i] = i >= conv.R * conv.S ? -1
+                                          : r * conv.dilation_h * work.pitch +
+                                                s % conv.stride_w * work.part + s / conv.stride_w;
+    }
+    // With vectors in 16 bits nobody loads the columns of padding.
+    if (!kTf32 && !pointwise)
+        for (int i = threadIdx.x; i < work.stages * words_of(pointwise) * work.plane; i += kThreads)
+            b.s_x[i] = 0;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < work.stages; ++i) {
+            mbarrier_init(&b.x_full[i], kLoaders / 32);
+            mbarrier_init(&b.x_empty[i], kConsumers / 32);
+        }
+        for (int i = 0; i < work.slots; ++i) {
+            mbarrier_init(&b.w_full[i], 1);
+            mbarrier_init(&b.w_empty[i], kConsumers / 32);
+        }
+        mbarrier_fence_init();
+    }
+    __syncthreads();
+    if (b.warp >= kConsumers / 32) {
+        if (work.vectors && (pointwise || !kTf32)) {
+            load<pointwise, pointwise || !kTf32, channels>(conv, work, b, g_x, g_plan);
+        } else {
+            load<pointwise, false, channels>(conv, work, b, g_x, g_plan);
+        }
+    } else {
+        multiply<pointwise, channels>(conv, work, b, g_bias, g_y, g_parts);
+    }
+}
+
+// Adds the parts of the splits, in their order.
+__global__ void __launch_bounds__(256)
+add_parts(ConvProblem conv, int splits, bool vectors, const float* __restrict__ g_parts,
+          const float* __restrict__ g_bias, Number* __restrict__ g_y) {
+    griddepcontrol_wait();   // until the parts are there
+    const int64_t PQ = int64_t(conv.P) * conv.Q, outputs = conv.N * conv.K * PQ;
+    const int wide = vectors ? 4 : 1;
+    for (int64_t i = (int64_t(blockIdx.x) * 256 + threadIdx.x) * wide; i < outputs;
+         i += int64_t(gridDim.x) * 256 * wide) {
+        const float bias = g_bias ? g_bias[i / PQ % conv.K] : 0.0f;
+        if (vectors) {
+            float4 sum = {bias, bias, bias, bias};
+            for (int split = 0; split < splits; ++split) {
+                const float4 part =
+                    *reinterpret_cast<const float4*>(g_parts + split * outputs + i);
+                sum.x += part.x;
+                sum.y += part.y;
+                sum.z += part.z;
+                sum.w += part.w;
+            }
+            put_two(g_y + i, activated(conv, sum.x), activated(conv, sum.y));
+            put_two(g_y + i + 2, activated(conv, sum.z), activated(conv, sum.w));
+        } else {
+            float sum = bias;
+            for (int split = 0; split < splits; ++split) sum += g_parts[split * outputs + i];
+            put(g_y + i, activated(conv, sum));
+        }
+    }
+}
+
+// ---- the plan: the filter in wgmma's order, rounded to TF32 ------------------------------------
+static bool is_pointwise(const ConvProblem& conv) { return conv.R * conv.S == 1; }
+static int channels_of(const ConvProblem& conv) { return conv.K / conv.groups <= 64 ? 64 : 128; }
+static int k_tiles_of(const ConvProblem& conv) {   // of a group
+    return ceil_div(conv.K / conv.groups, channels_of(conv));
+}
+static int chunks_of(const ConvProblem& conv) {
+    return ceil_div(conv.C / conv.groups, words_of(is_pointwise(conv)) * kWord);
+}
+static int slots_of_chunk(const ConvProblem& conv) {
+    return is_pointwise(conv) ? 1 : ceil_div(conv.R * conv.S, steps_of(false));
+}
+static int64_t plan_bytes(const ConvProblem& conv) {
+    return int64_t(conv.groups) * k_tiles_of(conv) * chunks_of(conv) * slots_of_chunk(conv) *
+           steps_of(is_pointwise(conv)) * 32 * channels_of(conv);
+}
+
+__device__ __forceinline__ float rounded(const float& w) { return round_tf32(w); }
+__device__ __forceinline__ bf16 rounded(const bf16& w) { return w; }
+
+__global__ void lay_out(ConvProblem conv, bool pointwise, int channels, int k_tiles, int chunks,
+                        int slots, int64_t numbers, const Number* __restrict__ g_w,
+                        Number* __restrict__ g_plan) {
+    constexpr int kRow = 4 * kWord;   // numbers in 16 bytes
+    const int steps = steps_of(pointwise), C_group = conv.C / conv.groups;
+    for (int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x; i < numbers;
+         i += int64_t(gridDim.x) * 256) {
+        int64_t rest = i / kRow;
+        const int number = int(i % kRow), k_in = int(rest % channels);
+        rest /= channels;
+        const int quad = int(rest % 2);
+        rest /= 2;
+        const int step = int(rest % steps);
+        rest /= steps;
+        const int slot = int(rest % slots);
+        rest /= slots;
+        const int chunk = int(rest % chunks), k_tile = int(rest / chunks);
+        const int group = k_tile / k_tiles, K_group = conv.K / conv.groups;
+        const int k = k_tile % k_tiles * channels + k_in;
+        const int tap = pointwise ? 0 : slot * steps + step;
+        const int c = (chunk * words_of(pointwise) + (pointwise ? 8 * step : 0) + 4 * quad) * kWord +
+                      number;
+        const bool inside = k < K_group && c < C_group && tap < conv.R * conv.S;
+        const int64_t from = ((int64_t(group) * K_group + k) * C_group + c) * conv.R * conv.S + tap;
+        g_plan[i] = inside ? rounded(g_w[from]) : Number{};
+    }
+}
+
+CONVLAB_ENTRY size_t conv2d_plan(const ConvProblem* problem) { return plan_bytes(*problem); }
+
+CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* problem, const Number* w, void* plan,
+                                         cudaStream_t stream) {
+    const ConvProblem& conv = *problem;
+    const int64_t numbers = plan_bytes(conv) / int64_t(sizeof(Number));
+    const int blocks = int(min_of(ceil_div(numbers, int64_t(256)), int64_t(2048)));
+    lay_out<<<blocks, 256, 0, stream>>>(conv, is_pointwise(conv), channels_of(conv), k_tiles_of(conv),
+                                        chunks_of(conv), slots_of_chunk(conv), numbers, w,
+                                        static_cast<Number*>(plan));
+    return launch_error();
+}
+
+// ---- the launch --------------------------------------------------------------------------------
+static int64_t part_bytes(const ConvProblem& conv) {   // of one split
+    return int64_t(conv.N) * conv.K * conv.P * conv.Q * 4;
+}
+// In how many parts the input channels are cut. All blocks together take as long as the one with the
+// most items. An item takes as long as its chunks and about two more; adding the parts takes time
+// too.
+static int splits_of(const ConvProblem& conv, int sms, int64_t limit) {
+    const int64_t tiles = ceil_div(int64_t(conv.N) * conv.P * conv.Q, int64_t(kTile)) *
+                          k_tiles_of(conv) * conv.groups;
+    const int chunks = chunks_of(conv);
+    int best = 1;
+    double least = 0;
+    for (int splits = 1; splits <= 8 && splits <= chunks; ++splits) {
+        if (splits > 1 && splits * part_bytes(conv) > limit) break;
+        const int64_t waves = ceil_div(tiles * splits, int64_t(sms));
+        // A chunk takes about 1700 cycles, of a 1x1 filter 770.
+        const double cycles =
+            double(waves) * (ceil_div(chunks, splits) *
+                             (is_pointwise(conv) ? 770.0 : 577.0 * slots_of_chunk(conv)) + 3000) +
+            (splits > 1 ? 5000 + double(splits + 1) * part_bytes(conv) / 2500 : 0);
+        if (splits == 1 || cycles < least) best = splits, least = cycles;
+    }
+    return best;
+}
+
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) {
+    const int64_t most = int64_t(min_of(limit, size_t(INT64_MAX)));
+    const int splits = splits_of(*problem, this_device().sms, most);
+    return splits == 1 ? 0 : size_t(splits * part_bytes(*problem));
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, const Number* plan,
+                                 const float* bias, Number* y, void* workspace,
+                                 size_t workspace_bytes, cudaStream_t stream) {
+    const ConvProblem& conv = *problem;
+    if (conv.N == 0) return launch_error();
+    const bool pointwise = is_pointwise(conv);
+    const int channels = channels_of(conv), R1 = (conv.R - 1) * conv.dilation_h;
+    const int64_t PQ = int64_t(conv.P) * conv.Q;
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
+    Work work = {};
+    work.pixels = int(conv.N * PQ);
+    work.k_tiles = k_tiles_of(conv) * conv.groups;
+    work.splits = splits_of(conv, device.sms, int64_t(workspace_bytes));
+    work.chunks = chunks_of(conv);
+    work.slots_of_chunk = slots_of_chunk(conv);
+    work.items = ceil_div(int64_t(work.pixels), int64_t(kTile)) * work.k_tiles * work.splits;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(x);
+    if (pointwise) {
+        const int wide = kTf32 ? 4 : 2;
+        work.vectors = conv.stride_h == 1 && conv.stride_w == 1 && conv.pad_h == 0 &&
+                       conv.pad_w == 0 && PQ % wide == 0 && address % (wide * sizeof(Number)) == 0;
+    } else {
+        work.vectors = !kTf32 && conv.W % 2 == 0 && address % 4 == 0;
+    }
+    int64_t places = 4 * kTile;
+    work.plane = kTile + 8;
+    if (!pointwise) {
+        work.part = conv.Q + (conv.S - 1) * conv.dilation_w / conv.stride_w;
+        work.pitch = work.part * conv.stride_w;
+        work.image_rows = (conv.P - 1) * conv.stride_h + R1 + 1;
+        // The most rows that a tile reads: those of its output rows, and more for each image.
+        const int rows_out = 1 + (kTile - 2) / conv.Q, images = (conv.P - 1 + rows_out) / conv.P;
+        const int64_t rows = int64_t(rows_out) * conv.stride_h + R1 + 1 +
+                             images * int64_t(max_of(R1 + 1 - conv.stride_h, 0));
+        const int64_t positions = rows * work.pitch;
+        places = work.vectors ? rows * (conv.W / 2) : positions;
+        if (positions > 1 << 16) return "the input rows of a tile do not fit into shared memory";
+        work.plane = int(positions + (40 - positions % 32) % 32);   // 8 modulo 32
+    }
+    // A quarter more stages than the filter's bytes would need, so that x arrives early.
+    const int stage = words_of(pointwise) * work.plane * 4;
+    const int slot = steps_of(pointwise) * 32 * channels;
+    work.table_at = 256;
+    work.where_at = int(ceil_div(work.table_at + 4 * work.slots_of_chunk * steps_of(pointwise), 16)) * 16;
+    work.x_at = int(ceil_div(work.where_at + places * int64_t(sizeof(Where)), int64_t(128)) * 128);
+    const int64_t room = int64_t(device.smem) - work.x_at - 128;
+    work.stages = 2;
+    work.slots = 2;
+    if (work.stages * int64_t(stage) + work.slots * slot > room)
+        return "the input rows of a tile do not fit into shared memory";
+    for (bool more = true; more;) {
+        more = false;
+        const int64_t left = room - work.stages * int64_t(stage) - work.slots * int64_t(slot);
+        // The filter of two chunks, then stages, then slots.
+        if (work.slots < min_of(8, 2 * work.slots_of_chunk) && slot <= left) {
+            ++work.slots;
+            more = true;
+        } else if (work.stages < 6 && stage <= left && work.stages <= work.slots) {
+            ++work.stages;
+            more = true;
+        } else if (work.slots < 8 && slot <= left) {
+            ++work.slots;
+            more = true;
+        }
+    }
+    work.w_at = int(ceil_div(int64_t(work.x_at) + work.stages * int64_t(stage), int64_t(128)) * 128);
+    work.bytes = work.w_at + work.slots * slot;
+
+    const int grid = int(min_of(work.items, int64_t(device.sms)));
+    float* parts = static_cast<float*>(workspace);
+    auto launch = [&](auto kernel) -> const char* {
+        if (const char* error = ask_for_shared_memory(kernel, work.bytes)) return error;
+        kernel<<<grid, kThreads, work.bytes, stream>>>(
+            conv, work, x, reinterpret_cast<const char*>(plan), bias, y, parts);
+        return launch_error();
+    };
+    const char* error = pointwise ? channels == 64 ? launch(conv2d_gather<true, 64>)
+                                                   : launch(conv2d_gather<true, 128>)
+                        : channels == 64 ? launch(conv2d_gather<false, 64>)
+                                         : launch(conv2d_gather<false, 128>);
+    if (error || work.splits == 1) return error;
+    const int64_t outputs = conv.K * int64_t(work.pixels);
+    const bool vectors = PQ % 4 == 0;
+    const int blocks =
+        int(min_of(ceil_div(outputs, int64_t(vectors ? 1024 : 256)), int64_t(8 * device.sms)));
+    launch_dependent(add_parts, blocks, 256, 0, stream, conv, work.splits, vectors, parts, bias, y);
+    return launch_error();
+}
