@@ -29,53 +29,58 @@
 
 using Number = NUMBER;
 constexpr bool kTf32 = sizeof(Number) == 4;
-constexpr int kWord = 4 / int(sizeof(Number));   // input channels of a 32-bit word of shared memory
+constexpr int kSize = int(sizeof(Number));
+constexpr int kWord = 4 / kSize;   // input channels of a word of wgmma's operands
 #ifndef TILE
 #define TILE 192   // pixels of a tile: 64 for each consumer warpgroup
 #endif
 constexpr int kTile = TILE;
 static_assert(kTile == 128 || kTile == 192, "TILE: 128 or 192");
-constexpr int kConsumers = 2 * kTile;            // threads; then come the loaders
+constexpr int kConsumers = 2 * kTile;   // threads; then come the loaders
+constexpr int kWarpgroups = kTile / 64;
 constexpr int kLoaders = 128;
 constexpr int kThreads = kConsumers + kLoaders;
-constexpr int kBatch = 3;   // places of 16 channels that a loader's lane loads at a time, in 16 bits
 
 // A step is one wgmma: 8 words of channels of one tap. A slot holds the filter of as many steps.
 __host__ __device__ constexpr int steps_of(bool pointwise) { return pointwise ? 4 : 3; }
-// The words of a stage, for each position: channels, or pairs of channels in 16 bits.
-__host__ __device__ constexpr int words_of(bool pointwise) { return pointwise ? 32 : 8; }
+// The input channels of a stage.
+__host__ __device__ constexpr int depth_of(bool pointwise) { return (pointwise ? 32 : 8) * kWord; }
+// The channels that a lane of a loader copies to one place, of `bytes` bytes.
+__host__ __device__ constexpr int channels_at(int bytes) { return bytes < 8 ? 8 : 4; }
 
-// x is staged as [word of channels][position]. Of a 1x1 filter the positions are the tile's pixels.
-// Of others they are the input rows that the tile reads, with zeros where x has none. In a row,
-// columns of the same remainder by stride_w are next to each other: a tap of neighbouring pixels is
-// a run, at any stride.
+// x is staged as [channel][position]. If the filter is 1x1, and there is no stride and no padding,
+// the positions are the tile's pixels. Else they are the input rows that the tile reads, with
+// margins of zeros.
 struct Work {
-    int64_t items;
-    int pixels, k_tiles, splits;   // of all images; of all groups; parts of the input channels
+    int items, pixels;             // pixels: of all images
+    int k_tiles, splits;           // of all groups; parts of the input channels
     int chunks, slots_of_chunk;    // of a group: stages of x; slots of the filter for each
-    int part, pitch, image_rows;   // positions of a remainder, of a row; rows from image to image
-    int plane;                     // positions of a word of channels, and padding
+    bool flat;                     // positions are pixels
+    int left, pitch;               // the left margin; positions of a row
+    int row_step, image_rows;      // staged rows from p to p + 1, from image to image
+    int plane;                     // positions of a channel, and padding
+    int bytes_at;                  // the bytes that a lane copies at a time: 16, 8, 4 or 2
+    int units;                     // copies of a row
     int stages, slots;
-    bool vectors;                  // x is read 16 bytes (in 16 bits: two pixels) at a time
     int table_at, where_at, x_at, w_at, bytes;   // offsets in shared memory; its size
 };
 
-// What a loader's lane copies: from an offset in x, or zeros if it is negative, to one or two
-// positions; a negative one is none.
+// What a loader's lane copies: from an offset in x, or zeros if it is negative; to a position of the
+// stage; and the first channel.
 struct Where {
     int64_t from;
-    int to, to_next;
+    int to, c;
 };
 
 struct Item {
     int m0, k_tile, group, first_chunk, end_chunk, split;   // m0: the first pixel
 };
-__device__ __forceinline__ Item item_at(const ConvProblem& conv, const Work& work, int64_t number) {
+__device__ __forceinline__ Item item_at(const ConvProblem& conv, const Work& work, int number) {
     Item item;
-    item.split = int(number % work.splits);
-    const int64_t tile = number / work.splits;
-    item.k_tile = int(tile % work.k_tiles);
-    item.m0 = int(tile / work.k_tiles) * kTile;
+    item.split = number % work.splits;
+    const int tile = number / work.splits;
+    item.k_tile = tile % work.k_tiles;
+    item.m0 = tile / work.k_tiles * kTile;
     item.group = item.k_tile / (work.k_tiles / conv.groups);
     item.first_chunk = int(int64_t(work.chunks) * item.split / work.splits);
     item.end_chunk = int(int64_t(work.chunks) * (item.split + 1) / work.splits);
@@ -90,207 +95,129 @@ __device__ __forceinline__ Pixel pixel_at(const ConvProblem& conv, int m) {
     return {row / conv.P, row % conv.P, m % conv.Q};
 }
 
-// The row of a tap's first row in the stage. p0 is p of the tile's first pixel, n counts from its
-// image.
-__device__ __forceinline__ int row_at(const ConvProblem& conv, const Work& work, int n, int p,
-                                      int p0) {
-    return n * work.image_rows + (p - p0) * conv.stride_h;
+// The staged row of a pixel's first tap. p0 is p of the tile's first pixel, n counts from its image.
+__device__ __forceinline__ int row_at(const Work& work, int n, int p, int p0) {
+    return n * work.image_rows + (p - p0) * work.row_step;
 }
 
 // The parts of a block's shared memory.
 struct Block {
     uint64_t *x_full, *x_empty, *w_full, *w_empty;   // mbarriers of the stages and the slots
+    uint64_t* turn;                                  // and of the warpgroups
     int* s_tap;                                      // each tap's distance in the stage
-    Where* s_where;
-    uint32_t* s_x;
+    Where* s_where;                                  // the loaders' table
+    Number* s_x;
     char* s_w;
     int warp, lane;
 };
 
-template <bool pointwise>
-__device__ __forceinline__ int plane_of(const Work& work) {
-    return pointwise ? kTile + 8 : work.plane;   // no bank conflicts: 8 modulo 32
-}
-
-// Finds what a lane copies to place number i of a tile's stage. A place is one position; with
-// vectors four positions of a 1x1 filter, and in 16 bits two neighbours.
-template <bool pointwise, bool vectors>
-__device__ __forceinline__ Where where_at(const ConvProblem& conv, const Work& work,
-                                          const Item& item, int i) {
-    const int64_t image = int64_t(conv.C) * conv.H * conv.W;
-    if (pointwise) {
-        const int wide = !vectors ? 1 : kTf32 ? 4 : 2;
-        const int m = item.m0 + wide * i;
-        const Pixel at = pixel_at(conv, m);
-        const int h = at.p * conv.stride_h - conv.pad_h, w = at.q * conv.stride_w - conv.pad_w;
-        const bool inside = m < work.pixels && unsigned(h) < unsigned(conv.H) &&
-                            unsigned(w) < unsigned(conv.W);
-        return {inside ? at.n * image + int64_t(h) * conv.W + w : -1, wide * i,
-                vectors ? wide * i + 1 : -1};
-    }
-    const Pixel first = pixel_at(conv, item.m0);
-    const int across = vectors ? conv.W / 2 : work.pitch;
-    const int row = i / across, rest = i % across;
-    const int from_first = row + first.p * conv.stride_h;
-    const int n = from_first / work.image_rows;
-    const int h = from_first % work.image_rows - conv.pad_h;
-    int column = rest % work.part * conv.stride_w + rest / work.part;
-    if (vectors) column = 2 * rest + conv.pad_w;
-    const int w = column - conv.pad_w;
-    auto position = [&](int c) {
-        return c >= work.part * conv.stride_w
-                   ? -1
-                   : row * work.pitch + c % conv.stride_w * work.part + c / conv.stride_w;
-    };
-    const bool inside = first.n + n < conv.N && unsigned(h) < unsigned(conv.H) &&
-                        unsigned(w) < unsigned(conv.W);
-    return {inside ? (first.n + n) * image + int64_t(h) * conv.W + w : -1, position(column),
-            vectors ? position(column + 1) : -1};
-}
-
-// How many places a tile has.
-template <bool pointwise, bool vectors>
-__device__ __forceinline__ int places_of(const ConvProblem& conv, const Work& work,
-                                         const Item& item) {
-    if (pointwise) return !vectors ? kTile : kTf32 ? kTile / 4 : kTile / 2;
-    const Pixel first = pixel_at(conv, item.m0);
-    const Pixel last = pixel_at(conv, min_of(item.m0 + kTile, work.pixels) - 1);
-    const int rows = row_at(conv, work, last.n - first.n, last.p, first.p) +
-                     (conv.R - 1) * conv.dilation_h + 1;
-    return rows * (vectors ? conv.W / 2 : work.pitch);
-}
-
-// A loader warp: copies x into the stages. Of a 1x1 filter each warp copies a quarter of the
-// channels; of others each copies all channels of a quarter of the positions. The first lane of all
-// also lets the copy engine copy the plan into the slots: [step][two quads of words][channel][4 words].
-template <bool pointwise, bool vectors, int out_channels>
+// A loader warp: copies x into the stages. A lane copies to the same places in each stage. The first
+// lane of all also lets the copy engine copy the plan into the slots:
+// [step][two quads of words][channel][4 words].
+template <bool pointwise, int out_channels, int bytes>
 __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, const Block& b,
                                      const Number* g_x, const char* g_plan) {
     constexpr int kSlotBytes = steps_of(pointwise) * 32 * out_channels;
-    const int thread = threadIdx.x - kConsumers, plane = plane_of<pointwise>(work);
-    const int first_word = pointwise ? thread / 32 * 8 : 0;
-    const int begin = pointwise ? thread % 32 : thread, step = pointwise ? 32 : kLoaders;
+    constexpr int kWide = bytes / kSize, kChannels = channels_at(bytes);
+    constexpr int kParts = depth_of(pointwise) / kChannels;   // of a stage's channels
+    const int thread = threadIdx.x - kConsumers, plane = work.plane;
     const int C_group = conv.C / conv.groups;
-    const int64_t HW = int64_t(conv.H) * conv.W;
-    Where* s_where = b.s_where + (pointwise ? thread / 32 * kTile : 0);
+    const int64_t HW = int64_t(conv.H) * conv.W, image = conv.C * HW;
+    const int h_step = conv.R == 1 ? conv.stride_h : 1;
+    Where* s_where = b.s_where + thread;   // [place][lane]: a lane reads what it wrote itself
     int stage = 0, parity = 0, pending = -1, slot = 0, slot_parity = 0;
-    auto arrive = [&](int full) {
+    const char* pending_plan = nullptr;
+    // The previous stage is complete when only the newest copies are under way. Its filter follows
+    // then: a loader must not wait for a slot before the consumers have what frees it.
+    auto complete = [&] {
         __syncwarp();
-        if (b.lane == 0) mbarrier_arrive(&b.x_full[full]);
-    };
-    // Of the stage that arrived last, so that the consumers are never short of what makes a slot free.
-    const char* from_plan = nullptr;
-    auto feed = [&](int slots) {
-        for (int i = 0; i < slots && thread == 0; ++i) {
+        if (b.lane == 0) mbarrier_arrive(&b.x_full[pending]);
+        for (int i = 0; i < work.slots_of_chunk && thread == 0; ++i) {
             mbarrier_wait(&b.w_empty[slot], slot_parity ^ 1);
             mbarrier_arrive_expect(&b.w_full[slot], kSlotBytes);
-            bulk_load(b.s_w + slot * kSlotBytes, from_plan, kSlotBytes, &b.w_full[slot]);
-            from_plan += kSlotBytes;
+            bulk_load(b.s_w + slot * kSlotBytes, pending_plan, kSlotBytes, &b.w_full[slot]);
+            pending_plan += kSlotBytes;
             if (++slot == work.slots) slot = 0, slot_parity ^= 1;
         }
     };
-    for (int64_t number = blockIdx.x; number < work.items; number += gridDim.x) {
+    for (int number = blockIdx.x; number < work.items; number += gridDim.x) {
         const Item item = item_at(conv, work, number);
-        const int places = places_of<pointwise, vectors>(conv, work, item);
-        // A lane reads only what it wrote itself, so this needs no barrier.
-        for (int i = begin; i < places; i += step)
-            s_where[i] = where_at<pointwise, vectors>(conv, work, item, i);
+        const Pixel first = pixel_at(conv, item.m0);
+        int places = kTile / kWide;
+        if (!work.flat) {
+            const Pixel last = pixel_at(conv, min_of(item.m0 + kTile, work.pixels) - 1);
+            places = work.units * (row_at(work, last.n - first.n, last.p, first.p) +
+                                   (conv.R - 1) * conv.dilation_h + 1);
+        }
+        int count = 0;
+        for (int i = thread; i < kParts * places; i += kLoaders) {
+            const int place = i % places;
+            Where where = {-1, 0, i / places * kChannels};
+            if (work.flat) {
+                const int m = item.m0 + kWide * place, n = int(m / HW);
+                where.to = kWide * place;
+                if (m < work.pixels) where.from = n * image + (m - n * HW);
+            } else {
+                const int row = place / work.units, w = place % work.units * kWide;
+                const int from_first = row + first.p * work.row_step;
+                const int n = first.n + from_first / work.image_rows;
+                const int h = from_first % work.image_rows * h_step - conv.pad_h;
+                where.to = row * work.pitch + work.left + w;
+                if (n < conv.N && unsigned(h) < unsigned(conv.H))
+                    where.from = n * image + int64_t(h) * conv.W + w;
+            }
+            where.to += where.c * plane;
+            if (where.from >= 0) where.from += where.c * HW;
+            s_where[count++ * kLoaders] = where;
+        }
         const char* plan = g_plan + (int64_t(item.k_tile) * work.chunks + item.first_chunk) *
                                         work.slots_of_chunk * kSlotBytes;
         for (int chunk = item.first_chunk; chunk < item.end_chunk; ++chunk) {
-            const int c0 = (chunk * words_of(pointwise) + first_word) * kWord;
-            const int channels = C_group - c0;
+            const int c0 = chunk * depth_of(pointwise);
             const Number* x_c0 = g_x + (int64_t(item.group) * C_group + c0) * HW;
-            uint32_t* s_to = b.s_x + (stage * words_of(pointwise) + first_word) * plane;
-            if constexpr (kTf32) {
-                const float* none = reinterpret_cast<const float*>(g_x);
-                mbarrier_wait(&b.x_empty[stage], parity ^ 1);
-                for (int i = begin; i < places; i += step) {
-                    const Where where = s_where[i];
-                    const float* from = reinterpret_cast<const float*>(x_c0) +
-                                        max_of(where.from, int64_t(0));
-                    float* to = reinterpret_cast<float*>(s_to) + where.to;
-                    const int inside = where.from < 0 ? 0 : channels;
-                    #pragma unroll
-                    for (int c = 0; c < 8; ++c) {
-                        copy_async<vectors ? 16 : 4>(to, c < inside ? from : none, c < inside);
-                        from += HW;
-                        to += plane;
+            Number* s_stage = b.s_x + stage * depth_of(pointwise) * plane;
+            mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+            for (int i = 0; i < count; ++i) {
+                const Where where = s_where[i * kLoaders];
+                const int inside = where.from < 0 ? 0 : C_group - c0 - where.c;
+                const Number* from = x_c0 + max_of(where.from, int64_t(0));
+                Number* to = s_stage + where.to;
+                #pragma unroll
+                for (int c = 0; c < kChannels; ++c) {
+                    if constexpr (bytes == 2) {
+                        *to = c < inside ? *from : Number{};
+                    } else {
+                        copy_async<bytes>(reinterpret_cast<float*>(to),
+                                          reinterpret_cast<const float*>(c < inside ? from : g_x),
+                                          c < inside);
                     }
+                    from += HW;
+                    to += plane;
                 }
-                // The previous stage is complete when only this stage's copies are under way.
-                __pipeline_commit();
-                if (pending >= 0) {
-                    __pipeline_wait_prior(1);
-                    arrive(pending);
-                    feed(work.slots_of_chunk);
-                }
-                pending = stage;
-                from_plan = plan;
-                plan += work.slots_of_chunk * kSlotBytes;
-            } else {
-                // In x a word has two pixels of one channel; in the stage two channels of one pixel.
-                for (int first = begin; first < places || first == begin; first += kBatch * step) {
-                    uint32_t r_x[kBatch][16];
-                    #pragma unroll
-                    for (int i = 0; i < kBatch; ++i) {
-                        const int place = first + i * step;
-                        const int64_t at = place < places ? s_where[place].from : -1;
-                        const Number* from = x_c0 + max_of(at, int64_t(0));
-                        const int inside = at < 0 ? 0 : channels;
-                        #pragma unroll
-                        for (int c = 0; c < 16; ++c) {
-                            r_x[i][c] = 0;
-                            if (c < inside) {
-                                if constexpr (vectors) {
-                                    r_x[i][c] = *reinterpret_cast<const uint32_t*>(from);
-                                } else {
-                                    r_x[i][c] = *reinterpret_cast<const uint16_t*>(from);
-                                }
-                            }
-                            from += HW;
-                        }
-                    }
-                    // The loads begin before the stage is free.
-                    if (first == begin) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
-                    #pragma unroll
-                    for (int i = 0; i < kBatch; ++i) {
-                        const int place = first + i * step;
-                        if (place >= places) break;
-                        const int to = s_where[place].to, to_next = s_where[place].to_next;
-                        #pragma unroll
-                        for (int word = 0; word < 8; ++word) {
-                            const uint32_t even = r_x[i][2 * word], odd = r_x[i][2 * word + 1];
-                            const uint32_t low = __byte_perm(even, odd, 0x5410);
-                            if (pointwise && vectors) {
-                                *reinterpret_cast<uint2*>(s_to + word * plane + to) = {
-                                    low, __byte_perm(even, odd, 0x7632)};
-                                continue;
-                            }
-                            if (to >= 0) s_to[word * plane + to] = low;
-                            if (vectors && to_next >= 0)
-                                s_to[word * plane + to_next] = __byte_perm(even, odd, 0x7632);
-                        }
-                    }
-                }
-                arrive(stage);
-                from_plan = plan;
-                plan += work.slots_of_chunk * kSlotBytes;
-                feed(work.slots_of_chunk);
             }
+            __pipeline_commit();
+            if (pending >= 0) {
+                __pipeline_wait_prior(1);
+                complete();
+            }
+            pending = stage;
+            pending_plan = plan;
+            plan += work.slots_of_chunk * kSlotBytes;
             if (++stage == work.stages) stage = 0, parity ^= 1;
         }
     }
-    if (kTf32 && pending >= 0) {
+    if (pending >= 0) {
         __pipeline_wait_prior(0);
-        arrive(pending);
-        feed(work.slots_of_chunk);
+        complete();
     }
 }
 
-// A word of x as wgmma's operand. In TF32 the tensor core truncates it.
-__device__ __forceinline__ uint32_t operand(uint32_t word) {
-    return kTf32 ? __float_as_uint(before_truncation(__uint_as_float(word))) : word;
+// A word of wgmma's operand: a pixel of one channel, which the tensor core truncates, or of two.
+__device__ __forceinline__ uint32_t operand(const float* s_x, int /*plane*/) {
+    return __float_as_uint(before_truncation(*s_x));
+}
+__device__ __forceinline__ uint32_t operand(const bf16* s_x, int plane) {
+    return s_x[0].bits | uint32_t(s_x[plane].bits) << 16;
 }
 
 __device__ __forceinline__ void put(float* to, float x) { *to = x; }
@@ -312,10 +239,10 @@ __device__ __forceinline__ void store(const ConvProblem& conv, const Work& work,
     const int K_group = conv.K / conv.groups;
     const int k0 = item.k_tile % (work.k_tiles / conv.groups) * channels;   // in the group
     const int count = K_group - k0 - 2 * t;
-    const int64_t PQ = int64_t(conv.P) * conv.Q;
+    const int PQ = conv.P * conv.Q;   // below 2^31, as all pixels
     const int m = item.m0 + 16 * b.warp;
     auto at = [&](int pixel) {
-        const int n = int(pixel / PQ);
+        const int n = pixel / PQ;
         return (int64_t(n) * conv.K + item.group * K_group + k0 + 2 * t) * PQ + (pixel - n * PQ);
     };
     auto finished = [&](float sum, int k) {
@@ -335,10 +262,10 @@ __device__ __forceinline__ void store(const ConvProblem& conv, const Work& work,
                 const float low = r_sum[4 * j + i], high = r_sum[4 * j + 2 + i];
                 const float other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 4);
                 if (pixel < work.pixels && 8 * j + i < count)
-                    put_two(y_k + i * PQ, finished(odd ? other : low, 8 * j + i),
+                    put_two(y_k + i * int64_t(PQ), finished(odd ? other : low, 8 * j + i),
                             finished(odd ? high : other, 8 * j + i));
             }
-            y_k += 8 * PQ;
+            y_k += 8 * int64_t(PQ);
         }
         return;
     }
@@ -351,8 +278,8 @@ __device__ __forceinline__ void store(const ConvProblem& conv, const Work& work,
             #pragma unroll
             for (int i = 0; i < 2; ++i)
                 if (pixel < work.pixels && 8 * j + i < count)
-                    put(y_k + i * PQ, finished(r_sum[4 * j + 2 * half + i], 8 * j + i));
-            y_k += 8 * PQ;
+                    put(y_k + i * int64_t(PQ), finished(r_sum[4 * j + 2 * half + i], 8 * j + i));
+            y_k += 8 * int64_t(PQ);
         }
     }
 }
@@ -362,47 +289,50 @@ template <bool pointwise, int channels>
 __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& work, const Block& b,
                                          const float* g_bias, Number* g_y, float* g_parts) {
     constexpr int kSteps = steps_of(pointwise);
-    const int plane = plane_of<pointwise>(work), t = b.lane % 4;
+    const int plane = work.plane, warpgroup = b.warp / 4;
     const uint64_t w_first = wgmma_descriptor(b.s_w, 16 * channels, 128);
     float r_acc[channels / 2] = {};   // wgmma's d: 64 pixels x `channels`
     int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
-    for (int64_t number = blockIdx.x; number < work.items; number += gridDim.x) {
+    int turn_parity = warpgroup == 0;   // the first one's first turn needs nobody
+    for (int number = blockIdx.x; number < work.items; number += gridDim.x) {
         const Item item = item_at(conv, work, number);
         // A lane gathers two pixels, rows g and g + 8 of its warp's 16, and words t and t + 4.
         int at[2];
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int m = 16 * b.warp + 8 * half + b.lane / 4;
-            if (pointwise) {
-                at[half] = m;
-            } else {
+            at[half] = m;
+            if (!work.flat) {
                 const Pixel first = pixel_at(conv, item.m0);
                 const Pixel pixel = pixel_at(conv, min_of(item.m0 + m, work.pixels - 1));
-                at[half] = row_at(conv, work, pixel.n - first.n, pixel.p, first.p) * work.pitch +
-                           pixel.q;
+                at[half] = row_at(work, pixel.n - first.n, pixel.p, first.p) * work.pitch +
+                           pixel.q * conv.stride_w + work.left - conv.pad_w;
             }
-            at[half] += t * plane;
+            at[half] += b.lane % 4 * kWord * plane;
         }
         bool added = false;
         for (int chunk = item.first_chunk; chunk < item.end_chunk; ++chunk) {
             mbarrier_wait(&b.x_full[stage], stage_parity);
-            const uint32_t* s_stage = b.s_x + stage * words_of(pointwise) * plane;
+            const Number* s_stage = b.s_x + stage * depth_of(pointwise) * plane;
             #pragma unroll 1
             for (int part = 0; part < work.slots_of_chunk; ++part) {
-                // Other warpgroups multiply while this one gathers.
                 uint32_t r_x[kSteps][4];
                 #pragma unroll
                 for (int step = 0; step < kSteps; ++step) {
                     // A tap is the same pixels, read from a shifted start. A negative one is none.
-                    const int tap = pointwise ? 8 * step * plane : b.s_tap[part * kSteps + step];
-                    const uint32_t* s_tap = s_stage + max_of(tap, 0);
-                    const uint32_t* s_next = s_tap + 4 * plane;
-                    r_x[step][0] = tap < 0 ? 0 : operand(s_tap[at[0]]);
-                    r_x[step][1] = tap < 0 ? 0 : operand(s_tap[at[1]]);
-                    r_x[step][2] = tap < 0 ? 0 : operand(s_next[at[0]]);
-                    r_x[step][3] = tap < 0 ? 0 : operand(s_next[at[1]]);
+                    const int tap =
+                        pointwise ? step * 8 * kWord * plane : b.s_tap[part * kSteps + step];
+                    const Number* s_tap = s_stage + max_of(tap, 0);
+                    const Number* s_next = s_tap + 4 * kWord * plane;
+                    r_x[step][0] = tap < 0 ? 0 : operand(s_tap + at[0], plane);
+                    r_x[step][1] = tap < 0 ? 0 : operand(s_tap + at[1], plane);
+                    r_x[step][2] = tap < 0 ? 0 : operand(s_next + at[0], plane);
+                    r_x[step][3] = tap < 0 ? 0 : operand(s_next + at[1], plane);
                 }
                 mbarrier_wait(&b.w_full[slot], slot_parity);
+                // The warpgroups multiply in turns, so that the others gather meanwhile.
+                mbarrier_wait(&b.turn[warpgroup], turn_parity);
+                turn_parity ^= 1;
                 const uint64_t w_slot = wgmma_moved(w_first, slot * kSteps * 2 * channels);
                 wgmma_fence();
                 #pragma unroll
@@ -410,6 +340,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
                     wgmma_n(r_acc, r_x[step], wgmma_moved(w_slot, step * 2 * channels),
                             step > 0 || added);
                 wgmma_commit();
+                if (b.lane == 0) mbarrier_arrive(&b.turn[(warpgroup + 1) % kWarpgroups]);
                 added = true;
                 wgmma_wait<0>();
                 if (b.lane == 0) mbarrier_arrive(&b.w_empty[slot]);
@@ -440,25 +371,25 @@ conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
     b.x_empty = b.x_full + work.stages;
     b.w_full = b.x_empty + work.stages;
     b.w_empty = b.w_full + work.slots;
+    b.turn = b.w_empty + work.slots;
     b.s_tap = reinterpret_cast<int*>(s_bytes + work.table_at);
     b.s_where = reinterpret_cast<Where*>(s_bytes + work.where_at);
-    b.s_x = reinterpret_cast<uint32_t*>(s_bytes + work.x_at);
+    b.s_x = reinterpret_cast<Number*>(s_bytes + work.x_at);
     b.s_w = s_bytes + work.w_at;
     // By a shuffle, so that the compiler treats it as uniform in the warp.
     b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     b.lane = threadIdx.x % 32;
     griddepcontrol_launch_dependents();   // the kernel that adds the parts may be ready when this ends
     for (int i = threadIdx.x; !pointwise && i < work.slots_of_chunk * steps_of(pointwise);
-         i += kThreads) {
-        const int r = i / conv.S, s = i % conv.S * conv.dilation_w;
-        b.s_tap[i] = i >= conv.R * conv.S ? -1
-                                          : r * conv.dilation_h * work.pitch +
-                                                s % conv.stride_w * work.part + s / conv.stride_w;
+         i += kThreads)
+        b.s_tap[i] = i >= conv.R * conv.S
+                         ? -1
+                         : i / conv.S * conv.dilation_h * work.pitch + i % conv.S * conv.dilation_w;
+    if (!work.flat) {   // the margins, which nobody loads
+        float4* s_all = reinterpret_cast<float4*>(b.s_x);
+        const int count = work.stages * depth_of(pointwise) * work.plane * kSize / 16;
+        for (int i = threadIdx.x; i < count; i += kThreads) s_all[i] = {};
     }
-    // With vectors in 16 bits nobody loads the columns of padding.
-    if (!kTf32 && !pointwise)
-        for (int i = threadIdx.x; i < work.stages * words_of(pointwise) * work.plane; i += kThreads)
-            b.s_x[i] = 0;
     if (threadIdx.x == 0) {
         for (int i = 0; i < work.stages; ++i) {
             mbarrier_init(&b.x_full[i], kLoaders / 32);
@@ -468,14 +399,19 @@ conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
             mbarrier_init(&b.w_full[i], 1);
             mbarrier_init(&b.w_empty[i], kConsumers / 32);
         }
+        for (int i = 0; i < kWarpgroups; ++i) mbarrier_init(&b.turn[i], 4);
         mbarrier_fence_init();
     }
     __syncthreads();
     if (b.warp >= kConsumers / 32) {
-        if (work.vectors && (pointwise || !kTf32)) {
-            load<pointwise, pointwise || !kTf32, channels>(conv, work, b, g_x, g_plan);
+        if (work.bytes_at == 16) {
+            load<pointwise, channels, 16>(conv, work, b, g_x, g_plan);
+        } else if (work.bytes_at == 8) {
+            load<pointwise, channels, 8>(conv, work, b, g_x, g_plan);
+        } else if (kTf32 || work.bytes_at == 4) {
+            load<pointwise, channels, 4>(conv, work, b, g_x, g_plan);
         } else {
-            load<pointwise, false, channels>(conv, work, b, g_x, g_plan);
+            load<pointwise, channels, kTf32 ? 4 : 2>(conv, work, b, g_x, g_plan);
         }
     } else {
         multiply<pointwise, channels>(conv, work, b, g_bias, g_y, g_parts);
@@ -519,7 +455,7 @@ static int k_tiles_of(const ConvProblem& conv) {   // of a group
     return ceil_div(conv.K / conv.groups, channels_of(conv));
 }
 static int chunks_of(const ConvProblem& conv) {
-    return ceil_div(conv.C / conv.groups, words_of(is_pointwise(conv)) * kWord);
+    return ceil_div(conv.C / conv.groups, depth_of(is_pointwise(conv)));
 }
 static int slots_of_chunk(const ConvProblem& conv) {
     return is_pointwise(conv) ? 1 : ceil_div(conv.R * conv.S, steps_of(false));
@@ -552,8 +488,8 @@ __global__ void lay_out(ConvProblem conv, bool pointwise, int channels, int k_ti
         const int group = k_tile / k_tiles, K_group = conv.K / conv.groups;
         const int k = k_tile % k_tiles * channels + k_in;
         const int tap = pointwise ? 0 : slot * steps + step;
-        const int c = (chunk * words_of(pointwise) + (pointwise ? 8 * step : 0) + 4 * quad) * kWord +
-                      number;
+        const int c = chunk * depth_of(pointwise) +
+                      ((pointwise ? 8 * step : 0) + 4 * quad) * kWord + number;
         const bool inside = k < K_group && c < C_group && tap < conv.R * conv.S;
         const int64_t from = ((int64_t(group) * K_group + k) * C_group + c) * conv.R * conv.S + tap;
         g_plan[i] = inside ? rounded(g_w[from]) : Number{};
@@ -621,36 +557,47 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     work.splits = splits_of(conv, device.sms, int64_t(workspace_bytes));
     work.chunks = chunks_of(conv);
     work.slots_of_chunk = slots_of_chunk(conv);
-    work.items = ceil_div(int64_t(work.pixels), int64_t(kTile)) * work.k_tiles * work.splits;
+    const int64_t items =
+        ceil_div(int64_t(work.pixels), int64_t(kTile)) * work.k_tiles * work.splits;
+    if (const char* error = too_many(items)) return error;
+    work.items = int(items);
+    work.flat = pointwise && conv.stride_h == 1 && conv.stride_w == 1 && conv.pad_h == 0 &&
+                conv.pad_w == 0;
+    // The widest copies that the addresses allow: of the rows, or of all of a channel's pixels.
+    int wide = 16 / kSize;
     const uintptr_t address = reinterpret_cast<uintptr_t>(x);
-    if (pointwise) {
-        const int wide = kTf32 ? 4 : 2;
-        work.vectors = conv.stride_h == 1 && conv.stride_w == 1 && conv.pad_h == 0 &&
-                       conv.pad_w == 0 && PQ % wide == 0 && address % (wide * sizeof(Number)) == 0;
-    } else {
-        work.vectors = !kTf32 && conv.W % 2 == 0 && address % 4 == 0;
-    }
-    int64_t places = 4 * kTile;
-    work.plane = kTile + 8;
-    if (!pointwise) {
-        work.part = conv.Q + (conv.S - 1) * conv.dilation_w / conv.stride_w;
-        work.pitch = work.part * conv.stride_w;
-        work.image_rows = (conv.P - 1) * conv.stride_h + R1 + 1;
+    while ((work.flat ? PQ : conv.W) % wide != 0 || address % (wide * kSize) != 0) wide /= 2;
+    work.bytes_at = wide * kSize;
+    int64_t positions = kTile, places = kTile / wide;
+    if (!work.flat) {
+        const int S1 = (conv.S - 1) * conv.dilation_w;
+        const int columns =   // of x, that are read
+            max_of((conv.Q - 1) * conv.stride_w + S1 + 1 - conv.pad_w, 0);
+        work.left = ceil_div(conv.pad_w, wide) * wide;
+        work.units = ceil_div(min_of(columns, conv.W), wide);
+        work.pitch = work.left + max_of(ceil_div(columns, wide), work.units) * wide;
+        work.row_step = conv.R == 1 ? 1 : conv.stride_h;
+        work.image_rows = (conv.P - 1) * work.row_step + R1 + 1;
         // The most rows that a tile reads: those of its output rows, and more for each image.
         const int rows_out = 1 + (kTile - 2) / conv.Q, images = (conv.P - 1 + rows_out) / conv.P;
-        const int64_t rows = int64_t(rows_out) * conv.stride_h + R1 + 1 +
-                             images * int64_t(max_of(R1 + 1 - conv.stride_h, 0));
-        const int64_t positions = rows * work.pitch;
-        places = work.vectors ? rows * (conv.W / 2) : positions;
+        const int64_t rows = int64_t(rows_out) * work.row_step + R1 + 1 +
+                             images * int64_t(max_of(R1 + 1 - work.row_step, 0));
+        positions = rows * work.pitch;
+        places = rows * work.units;
         if (positions > 1 << 16) return "the input rows of a tile do not fit into shared memory";
-        work.plane = int(positions + (40 - positions % 32) % 32);   // 8 modulo 32
     }
-    // A quarter more stages than the filter's bytes would need, so that x arrives early.
-    const int stage = words_of(pointwise) * work.plane * 4;
+    // No bank conflicts: a lane's next word of channels is 32 bytes modulo 128 further on.
+    const int after = 32 / kWord, modulo = 128 / kWord;
+    work.plane = int(positions * kSize + (after + modulo - positions * kSize % modulo) % modulo) / kSize;
+    const int stage = depth_of(pointwise) * work.plane * kSize;
     const int slot = steps_of(pointwise) * 32 * channels;
-    work.table_at = 256;
-    work.where_at = int(ceil_div(work.table_at + 4 * work.slots_of_chunk * steps_of(pointwise), 16)) * 16;
-    work.x_at = int(ceil_div(work.where_at + places * int64_t(sizeof(Where)), int64_t(128)) * 128);
+    const int64_t rounds = ceil_div(
+        places * (depth_of(pointwise) / channels_at(work.bytes_at)), int64_t(kLoaders));
+    work.table_at = 384;
+    work.where_at =
+        int(ceil_div(work.table_at + 4 * work.slots_of_chunk * steps_of(pointwise), 16)) * 16;
+    work.x_at = int(ceil_div(work.where_at + rounds * kLoaders * int64_t(sizeof(Where)),
+                             int64_t(128)) * 128);
     const int64_t room = int64_t(device.smem) - work.x_at - 128;
     work.stages = 2;
     work.slots = 2;
@@ -674,7 +621,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     work.w_at = int(ceil_div(int64_t(work.x_at) + work.stages * int64_t(stage), int64_t(128)) * 128);
     work.bytes = work.w_at + work.slots * slot;
 
-    const int grid = int(min_of(work.items, int64_t(device.sms)));
+    const int grid = int(min_of(work.items, device.sms));
     float* parts = static_cast<float*>(workspace);
     auto launch = [&](auto kernel) -> const char* {
         if (const char* error = ask_for_shared_memory(kernel, work.bytes)) return error;
