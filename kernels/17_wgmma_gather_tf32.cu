@@ -1,24 +1,29 @@
 // title: Fragments gathered from x as it lies
 // idea: wgmma can take one operand from registers. So x is staged in its own order, by asynchronous
-//       copies, and lanes gather the pixels of a tap, at any stride. A tile is 192 flattened pixels,
-//       so that small images waste none.
+//       copies, and lanes gather the pixels of a tap, at any stride. A tile is 192 or 128 flattened
+//       pixels, so small images waste none.
 // change: Against 11: pixels are wgmma's rows and come from registers; nothing is transposed. The
 //       filter is laid out once, before the calls. If there are few tiles, blocks share a sum over
 //       the channels, and a second kernel adds their parts.
-// mapping: block -> every n-th item: 192 pixels of all images x 128 output channels (64 if the group
-//       has no more) x a part of the input channels; three consumer warpgroups -> 64 pixels each;
-//       four loader warps -> x, and one of their lanes -> the filter.
+// mapping: block -> every n-th item: 192 or 128 pixels of all images x 128 output channels (64 if the
+//       group has no more, or the filter is large) x a part of the input channels; a consumer
+//       warpgroup -> 64 pixels; four loader warps -> x, one of their lanes -> the filter.
 // parent: 11_wgmma_tf32
 // precision: tf32
 // epilogue: bias, relu
 // arch: sm_90a
 // supports: sm >= 90, N * P * Q < 2147483000,
-//       R * S == 1 or 8 * R * S + 40960
-//       + 72 * (Q + (S - 1) * dilation_w // stride_w) * stride_w
-//             * ((1 + 190 // Q) * stride_h
-//                + ((P + 190 // Q) // P + 1) * ((R - 1) * dilation_h + 1)) <= smem
-// limits: Shared memory is as busy as the tensor cores, and a 1x1 filter waits for the L2 cache. Rows
-//       are staged whole, so wide images do not fit.
+//       R * S > 1 or stride_h == 1 and stride_w == 1 and pad_h == 0 and pad_w == 0
+//       or pad_w == 0 and 320 * (2 + 190 // Q) * W + 44032 <= smem
+//       or 320 * (2 + 190 // Q) * (W + 2 * pad_w + 6) + 44032 <= smem,
+//       R * S == 1 or 80 * (W + 2 * pad_w + 6) * ((1 + 190 // Q) * stride_h + 1
+//             + (R - 1) * dilation_h * ((P + 190 // Q) // P + 1)) + 8196 * (R * S + 3) <= smem
+//       or (R * S > 12 or K // groups <= 64)
+//             and 80 * (W + 2 * pad_w + 6) * ((1 + 190 // Q) * stride_h + 1
+//             + (R - 1) * dilation_h * ((P + 190 // Q) // P + 1)) + 4100 * (R * S + 4) <= smem
+// limits: 3x3 filters keep the tensor cores busy, but a block stores when it has multiplied. 1x1
+//       filters wait for the L2 cache, most of all with a stride: whole rows are copied. Rows are
+//       staged whole, so wide images do not fit.
 #include "convlab.cuh"
 #include "convlab_async.cuh"
 
@@ -31,38 +36,34 @@ using Number = NUMBER;
 constexpr bool kTf32 = sizeof(Number) == 4;
 constexpr int kSize = int(sizeof(Number));
 constexpr int kWord = 4 / kSize;   // input channels of a word of wgmma's operands
-#ifndef TILE
-#define TILE 192   // pixels of a tile: 64 for each consumer warpgroup
-#endif
-constexpr int kTile = TILE;
-static_assert(kTile == 128 || kTile == 192, "TILE: 128 or 192");
-constexpr int kConsumers = 2 * kTile;   // threads; then come the loaders
-constexpr int kWarpgroups = kTile / 64;
-constexpr int kLoaders = 128;
-constexpr int kThreads = kConsumers + kLoaders;
+constexpr int kLoaders = 128;      // threads; before them, 128 for each 64 pixels of a tile
 
-// A step is one wgmma: 8 words of channels of one tap. A slot holds the filter of as many steps.
-__host__ __device__ constexpr int steps_of(bool pointwise) { return pointwise ? 4 : 3; }
+// What the filter is: 1x1 without stride and padding, another 1x1, 3x3, or any.
+constexpr int kFlat = 0, kPoint = 1, kSquare = 2, kAny = 3;
+__host__ __device__ constexpr bool is_point(int mode) { return mode == kFlat || mode == kPoint; }
+// A step is one wgmma: 8 words of channels of one tap. A lane gathers a group of steps at a time.
+__host__ __device__ constexpr int steps_of(int mode) { return is_point(mode) ? 4 : 3; }
 // The input channels of a stage.
-__host__ __device__ constexpr int depth_of(bool pointwise) { return (pointwise ? 32 : 8) * kWord; }
+__host__ __device__ constexpr int depth_of(int mode) { return (is_point(mode) ? 32 : 8) * kWord; }
+// How many stages a loader leaves under way.
+__host__ __device__ constexpr int behind_of(int mode) { return mode == kFlat ? 2 : 1; }
 // The channels that a lane of a loader copies to one place, of `bytes` bytes.
 __host__ __device__ constexpr int channels_at(int bytes) { return bytes < 8 ? 8 : 4; }
 
-// x is staged as [channel][position]. If the filter is 1x1, and there is no stride and no padding,
-// the positions are the tile's pixels. Else they are the input rows that the tile reads, with
-// margins of zeros.
+// A stage has x as [channel][position], and the filter of the same channels. In mode kFlat the
+// positions are the tile's pixels. Else they are the input rows that the tile reads, with margins of
+// zeros.
 struct Work {
-    int items, pixels;             // pixels: of all images
+    int tile, items, pixels;       // tile: pixels of a tile; pixels: of all images
     int k_tiles, splits;           // of all groups; parts of the input channels
-    int chunks, slots_of_chunk;    // of a group: stages of x; slots of the filter for each
-    bool flat;                     // positions are pixels
+    int chunks, parts;             // stages of a group; groups of steps of a stage
     int left, pitch;               // the left margin; positions of a row
     int row_step, image_rows;      // staged rows from p to p + 1, from image to image
     int plane;                     // positions of a channel, and padding
     int bytes_at;                  // the bytes that a lane copies at a time: 16, 8, 4 or 2
     int units;                     // copies of a row
-    int stages, slots;
-    int table_at, where_at, x_at, w_at, bytes;   // offsets in shared memory; its size
+    int stages, x_bytes, stage_bytes;            // x_bytes: of a stage, before the filter's
+    int table_at, where_at, x_at, bytes;         // offsets in shared memory; its size
 };
 
 // What a loader's lane copies: from an offset in x, or zeros if it is negative; to a position of the
@@ -80,7 +81,7 @@ __device__ __forceinline__ Item item_at(const ConvProblem& conv, const Work& wor
     item.split = number % work.splits;
     const int tile = number / work.splits;
     item.k_tile = tile % work.k_tiles;
-    item.m0 = tile / work.k_tiles * kTile;
+    item.m0 = tile / work.k_tiles * work.tile;
     item.group = item.k_tile / (work.k_tiles / conv.groups);
     item.first_chunk = int(int64_t(work.chunks) * item.split / work.splits);
     item.end_chunk = int(int64_t(work.chunks) * (item.split + 1) / work.splits);
@@ -102,50 +103,39 @@ __device__ __forceinline__ int row_at(const Work& work, int n, int p, int p0) {
 
 // The parts of a block's shared memory.
 struct Block {
-    uint64_t *x_full, *x_empty, *w_full, *w_empty;   // mbarriers of the stages and the slots
-    uint64_t* turn;                                  // and of the warpgroups
-    int* s_tap;                                      // each tap's distance in the stage
-    Where* s_where;                                  // the loaders' table
-    Number* s_x;
-    char* s_w;
+    uint64_t *full, *empty;   // mbarriers of the stages
+    int* s_tap;               // each tap's distance in the stage; negative: none
+    Where* s_where;           // the loaders' table
+    char* s_stages;
     int warp, lane;
 };
 
 // A loader warp: copies x into the stages. A lane copies to the same places in each stage. The first
-// lane of all also lets the copy engine copy the plan into the slots:
+// lane of all also lets the copy engine copy the filter from the plan:
 // [step][two quads of words][channel][4 words].
-template <bool pointwise, int out_channels, int bytes>
+template <int mode, int tile, int out_channels, int bytes>
 __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, const Block& b,
                                      const Number* g_x, const char* g_plan) {
-    constexpr int kSlotBytes = steps_of(pointwise) * 32 * out_channels;
     constexpr int kWide = bytes / kSize, kChannels = channels_at(bytes);
-    constexpr int kParts = depth_of(pointwise) / kChannels;   // of a stage's channels
-    const int thread = threadIdx.x - kConsumers, plane = work.plane;
+    constexpr int kParts = depth_of(mode) / kChannels;   // of a stage's channels
+    const int filter_bytes = work.parts * steps_of(mode) * 32 * out_channels;
+    const int thread = threadIdx.x - 2 * tile, plane = work.plane;
     const int C_group = conv.C / conv.groups;
     const int64_t HW = int64_t(conv.H) * conv.W, image = conv.C * HW;
     const int h_step = conv.R == 1 ? conv.stride_h : 1;
     Where* s_where = b.s_where + thread;   // [place][lane]: a lane reads what it wrote itself
-    int stage = 0, parity = 0, pending = -1, slot = 0, slot_parity = 0;
-    const char* pending_plan = nullptr;
-    // The previous stage is complete when only the newest copies are under way. Its filter follows
-    // then: a loader must not wait for a slot before the consumers have what frees it.
-    auto complete = [&] {
-        __syncwarp();
-        if (b.lane == 0) mbarrier_arrive(&b.x_full[pending]);
-        for (int i = 0; i < work.slots_of_chunk && thread == 0; ++i) {
-            mbarrier_wait(&b.w_empty[slot], slot_parity ^ 1);
-            mbarrier_arrive_expect(&b.w_full[slot], kSlotBytes);
-            bulk_load(b.s_w + slot * kSlotBytes, pending_plan, kSlotBytes, &b.w_full[slot]);
-            pending_plan += kSlotBytes;
-            if (++slot == work.slots) slot = 0, slot_parity ^= 1;
-        }
+    int stage = 0, parity = 0, oldest = 0, under_way = 0;
+    auto arrive = [&] {   // the oldest stage is complete
+        if (b.lane == 0) mbarrier_arrive(&b.full[oldest]);
+        if (++oldest == work.stages) oldest = 0;
+        --under_way;
     };
     for (int number = blockIdx.x; number < work.items; number += gridDim.x) {
         const Item item = item_at(conv, work, number);
         const Pixel first = pixel_at(conv, item.m0);
-        int places = kTile / kWide;
-        if (!work.flat) {
-            const Pixel last = pixel_at(conv, min_of(item.m0 + kTile, work.pixels) - 1);
+        int places = tile / kWide;
+        if (mode != kFlat) {
+            const Pixel last = pixel_at(conv, min_of(item.m0 + tile, work.pixels) - 1);
             places = work.units * (row_at(work, last.n - first.n, last.p, first.p) +
                                    (conv.R - 1) * conv.dilation_h + 1);
         }
@@ -153,10 +143,10 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, 
         for (int i = thread; i < kParts * places; i += kLoaders) {
             const int place = i % places;
             Where where = {-1, 0, i / places * kChannels};
-            if (work.flat) {
-                const int m = item.m0 + kWide * place, n = int(m / HW);
+            if (mode == kFlat) {
+                const int m = item.m0 + kWide * place, n = m / int(HW);
                 where.to = kWide * place;
-                if (m < work.pixels) where.from = n * image + (m - n * HW);
+                if (m < work.pixels) where.from = n * image + (m - n * int(HW));
             } else {
                 const int row = place / work.units, w = place % work.units * kWide;
                 const int from_first = row + first.p * work.row_step;
@@ -170,18 +160,23 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, 
             if (where.from >= 0) where.from += where.c * HW;
             s_where[count++ * kLoaders] = where;
         }
-        const char* plan = g_plan + (int64_t(item.k_tile) * work.chunks + item.first_chunk) *
-                                        work.slots_of_chunk * kSlotBytes;
+        const char* plan =
+            g_plan + (int64_t(item.k_tile) * work.chunks + item.first_chunk) * filter_bytes;
         for (int chunk = item.first_chunk; chunk < item.end_chunk; ++chunk) {
-            const int c0 = chunk * depth_of(pointwise);
+            const int c0 = chunk * depth_of(mode);
             const Number* x_c0 = g_x + (int64_t(item.group) * C_group + c0) * HW;
-            Number* s_stage = b.s_x + stage * depth_of(pointwise) * plane;
-            mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+            char* s_stage = b.s_stages + stage * work.stage_bytes;
+            mbarrier_wait(&b.empty[stage], parity ^ 1);
+            if (thread == 0) {
+                mbarrier_arrive_expect(&b.full[stage], filter_bytes);
+                bulk_load(s_stage + work.x_bytes, plan, filter_bytes, &b.full[stage]);
+                plan += filter_bytes;
+            }
             for (int i = 0; i < count; ++i) {
                 const Where where = s_where[i * kLoaders];
                 const int inside = where.from < 0 ? 0 : C_group - c0 - where.c;
                 const Number* from = x_c0 + max_of(where.from, int64_t(0));
-                Number* to = s_stage + where.to;
+                Number* to = reinterpret_cast<Number*>(s_stage) + where.to;
                 #pragma unroll
                 for (int c = 0; c < kChannels; ++c) {
                     if constexpr (bytes == 2) {
@@ -196,20 +191,18 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, 
                 }
             }
             __pipeline_commit();
-            if (pending >= 0) {
-                __pipeline_wait_prior(1);
-                complete();
+            ++under_way;
+            if (under_way > behind_of(mode)) {
+                __pipeline_wait_prior(behind_of(mode));
+                __syncwarp();
+                arrive();
             }
-            pending = stage;
-            pending_plan = plan;
-            plan += work.slots_of_chunk * kSlotBytes;
             if (++stage == work.stages) stage = 0, parity ^= 1;
         }
     }
-    if (pending >= 0) {
-        __pipeline_wait_prior(0);
-        complete();
-    }
+    __pipeline_wait_prior(0);
+    __syncwarp();
+    while (under_way > 0) arrive();
 }
 
 // A word of wgmma's operand: a pixel of one channel, which the tensor core truncates, or of two.
@@ -285,15 +278,14 @@ __device__ __forceinline__ void store(const ConvProblem& conv, const Work& work,
 }
 
 // A consumer warpgroup: multiplies 64 pixels of each item with the filter, and stores them.
-template <bool pointwise, int channels>
+template <int mode, int tile, int channels>
 __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& work, const Block& b,
                                          const float* g_bias, Number* g_y, float* g_parts) {
-    constexpr int kSteps = steps_of(pointwise);
-    const int plane = work.plane, warpgroup = b.warp / 4;
-    const uint64_t w_first = wgmma_descriptor(b.s_w, 16 * channels, 128);
+    constexpr int kSteps = steps_of(mode);
+    const int plane = mode == kFlat ? tile + 8 : work.plane;   // the same, as a constant
+    const uint64_t w_first = wgmma_descriptor(b.s_stages + work.x_bytes, 16 * channels, 128);
     float r_acc[channels / 2] = {};   // wgmma's d: 64 pixels x `channels`
-    int stage = 0, stage_parity = 0, slot = 0, slot_parity = 0;
-    int turn_parity = warpgroup == 0;   // the first one's first turn needs nobody
+    int stage = 0, parity = 0;
     for (int number = blockIdx.x; number < work.items; number += gridDim.x) {
         const Item item = item_at(conv, work, number);
         // A lane gathers two pixels, rows g and g + 8 of its warp's 16, and words t and t + 4.
@@ -302,7 +294,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
         for (int half = 0; half < 2; ++half) {
             const int m = 16 * b.warp + 8 * half + b.lane / 4;
             at[half] = m;
-            if (!work.flat) {
+            if (mode != kFlat) {
                 const Pixel first = pixel_at(conv, item.m0);
                 const Pixel pixel = pixel_at(conv, min_of(item.m0 + m, work.pixels - 1));
                 at[half] = row_at(work, pixel.n - first.n, pixel.p, first.p) * work.pitch +
@@ -310,44 +302,62 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
             }
             at[half] += b.lane % 4 * kWord * plane;
         }
-        bool added = false;
+        uint32_t r_x[2][kSteps][4];
+        int added = 0;
         for (int chunk = item.first_chunk; chunk < item.end_chunk; ++chunk) {
-            mbarrier_wait(&b.x_full[stage], stage_parity);
-            const Number* s_stage = b.s_x + stage * depth_of(pointwise) * plane;
-            #pragma unroll 1
-            for (int part = 0; part < work.slots_of_chunk; ++part) {
-                uint32_t r_x[kSteps][4];
+            mbarrier_wait(&b.full[stage], parity);
+            const Number* s_x =
+                reinterpret_cast<const Number*>(b.s_stages + stage * work.stage_bytes);
+            const uint64_t w_stage = wgmma_moved(w_first, stage * (work.stage_bytes / 16));
+            // Gathers a group of steps. A tap is the same pixels, read from a shifted start.
+            auto gather = [&](uint32_t (&r_to)[kSteps][4], int part) {
                 #pragma unroll
                 for (int step = 0; step < kSteps; ++step) {
-                    // A tap is the same pixels, read from a shifted start. A negative one is none.
-                    const int tap =
-                        pointwise ? step * 8 * kWord * plane : b.s_tap[part * kSteps + step];
-                    const Number* s_tap = s_stage + max_of(tap, 0);
-                    const Number* s_next = s_tap + 4 * kWord * plane;
-                    r_x[step][0] = tap < 0 ? 0 : operand(s_tap + at[0], plane);
-                    r_x[step][1] = tap < 0 ? 0 : operand(s_tap + at[1], plane);
-                    r_x[step][2] = tap < 0 ? 0 : operand(s_next + at[0], plane);
-                    r_x[step][3] = tap < 0 ? 0 : operand(s_next + at[1], plane);
+                    unsigned present = ~0u;
+                    int tap = step * 8 * kWord * plane;
+                    if (mode == kSquare) tap = part * conv.dilation_h * work.pitch + step;
+                    if (mode == kAny) {
+                        tap = b.s_tap[part * kSteps + step];
+                        present = tap < 0 ? 0 : ~0u;
+                        tap = max_of(tap, 0);
+                    }
+                    const Number* s_0 = s_x + at[0] + tap;
+                    const Number* s_1 = s_x + at[1] + tap;
+                    r_to[step][0] = operand(s_0, plane) & present;
+                    r_to[step][1] = operand(s_1, plane) & present;
+                    r_to[step][2] = operand(s_0 + 4 * kWord * plane, plane) & present;
+                    r_to[step][3] = operand(s_1 + 4 * kWord * plane, plane) & present;
                 }
-                mbarrier_wait(&b.w_full[slot], slot_parity);
-                // The warpgroups multiply in turns, so that the others gather meanwhile.
-                mbarrier_wait(&b.turn[warpgroup], turn_parity);
-                turn_parity ^= 1;
-                const uint64_t w_slot = wgmma_moved(w_first, slot * kSteps * 2 * channels);
+            };
+            auto product = [&](const uint32_t (&r_from)[kSteps][4], int part) {
+                const uint64_t w_part = wgmma_moved(w_stage, part * kSteps * 2 * channels);
                 wgmma_fence();
                 #pragma unroll
-                for (int step = 0; step < kSteps; ++step)
-                    wgmma_n(r_acc, r_x[step], wgmma_moved(w_slot, step * 2 * channels),
-                            step > 0 || added);
+                for (int step = 0; step < kSteps; ++step) {
+                    wgmma_n(r_acc, r_from[step], wgmma_moved(w_part, step * 2 * channels), added);
+                    added = 1;
+                }
                 wgmma_commit();
-                if (b.lane == 0) mbarrier_arrive(&b.turn[(warpgroup + 1) % kWarpgroups]);
-                added = true;
-                wgmma_wait<0>();
-                if (b.lane == 0) mbarrier_arrive(&b.w_empty[slot]);
-                if (++slot == work.slots) slot = 0, slot_parity ^= 1;
+            };
+            if constexpr (mode == kSquare) {
+                // One row of taps is gathered while another one is multiplied.
+                gather(r_x[0], 0);
+                product(r_x[0], 0);
+                gather(r_x[1], 1);
+                product(r_x[1], 1);
+                wgmma_wait<1>();
+                gather(r_x[0], 2);
+                product(r_x[0], 2);
+            } else {
+                for (int part = 0; part < (mode == kAny ? work.parts : 1); ++part) {
+                    if (part > 0) wgmma_wait<0>();
+                    gather(r_x[0], part);
+                    product(r_x[0], part);
+                }
             }
-            if (b.lane == 0) mbarrier_arrive(&b.x_empty[stage]);
-            if (++stage == work.stages) stage = 0, stage_parity ^= 1;
+            wgmma_wait<0>();
+            if (b.lane == 0) mbarrier_arrive(&b.empty[stage]);
+            if (++stage == work.stages) stage = 0, parity ^= 1;
         }
         if (work.splits == 1) {
             store<channels, true>(conv, work, b, item, r_acc, g_bias, g_y);
@@ -359,62 +369,53 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
     }
 }
 
-template <bool pointwise, int channels>
-__global__ void __launch_bounds__(kThreads, 1)
+template <int mode, int tile, int channels>
+__global__ void __launch_bounds__(2 * tile + kLoaders, 1)
 conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
               const char* __restrict__ g_plan, const float* __restrict__ g_bias,
               Number* __restrict__ g_y, float* __restrict__ g_parts) {
+    constexpr int kConsumers = 2 * tile, kThreads = kConsumers + kLoaders;
     extern __shared__ float4 s_mem[];
     char* s_bytes = reinterpret_cast<char*>(s_mem);
     Block b;
-    b.x_full = reinterpret_cast<uint64_t*>(s_mem);
-    b.x_empty = b.x_full + work.stages;
-    b.w_full = b.x_empty + work.stages;
-    b.w_empty = b.w_full + work.slots;
-    b.turn = b.w_empty + work.slots;
+    b.full = reinterpret_cast<uint64_t*>(s_mem);
+    b.empty = b.full + work.stages;
     b.s_tap = reinterpret_cast<int*>(s_bytes + work.table_at);
     b.s_where = reinterpret_cast<Where*>(s_bytes + work.where_at);
-    b.s_x = reinterpret_cast<Number*>(s_bytes + work.x_at);
-    b.s_w = s_bytes + work.w_at;
+    b.s_stages = s_bytes + work.x_at;
     // By a shuffle, so that the compiler treats it as uniform in the warp.
     b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     b.lane = threadIdx.x % 32;
     griddepcontrol_launch_dependents();   // the kernel that adds the parts may be ready when this ends
-    for (int i = threadIdx.x; !pointwise && i < work.slots_of_chunk * steps_of(pointwise);
-         i += kThreads)
+    for (int i = threadIdx.x; mode == kAny && i < work.parts * steps_of(mode); i += kThreads)
         b.s_tap[i] = i >= conv.R * conv.S
                          ? -1
                          : i / conv.S * conv.dilation_h * work.pitch + i % conv.S * conv.dilation_w;
-    if (!work.flat) {   // the margins, which nobody loads
-        float4* s_all = reinterpret_cast<float4*>(b.s_x);
-        const int count = work.stages * depth_of(pointwise) * work.plane * kSize / 16;
-        for (int i = threadIdx.x; i < count; i += kThreads) s_all[i] = {};
+    for (int i = threadIdx.x; mode != kFlat && i < work.stages * (work.x_bytes / 16); i += kThreads) {
+        // The margins, which nobody loads.
+        const int stage = i / (work.x_bytes / 16), at = i % (work.x_bytes / 16);
+        reinterpret_cast<float4*>(b.s_stages + stage * work.stage_bytes)[at] = {};
     }
     if (threadIdx.x == 0) {
         for (int i = 0; i < work.stages; ++i) {
-            mbarrier_init(&b.x_full[i], kLoaders / 32);
-            mbarrier_init(&b.x_empty[i], kConsumers / 32);
+            mbarrier_init(&b.full[i], kLoaders / 32 + 1);
+            mbarrier_init(&b.empty[i], kConsumers / 32);
         }
-        for (int i = 0; i < work.slots; ++i) {
-            mbarrier_init(&b.w_full[i], 1);
-            mbarrier_init(&b.w_empty[i], kConsumers / 32);
-        }
-        for (int i = 0; i < kWarpgroups; ++i) mbarrier_init(&b.turn[i], 4);
         mbarrier_fence_init();
     }
     __syncthreads();
     if (b.warp >= kConsumers / 32) {
         if (work.bytes_at == 16) {
-            load<pointwise, channels, 16>(conv, work, b, g_x, g_plan);
+            load<mode, tile, channels, 16>(conv, work, b, g_x, g_plan);
         } else if (work.bytes_at == 8) {
-            load<pointwise, channels, 8>(conv, work, b, g_x, g_plan);
+            load<mode, tile, channels, 8>(conv, work, b, g_x, g_plan);
         } else if (kTf32 || work.bytes_at == 4) {
-            load<pointwise, channels, 4>(conv, work, b, g_x, g_plan);
+            load<mode, tile, channels, 4>(conv, work, b, g_x, g_plan);
         } else {
-            load<pointwise, channels, kTf32 ? 4 : 2>(conv, work, b, g_x, g_plan);
+            load<mode, tile, channels, kTf32 ? 4 : 2>(conv, work, b, g_x, g_plan);
         }
     } else {
-        multiply<pointwise, channels>(conv, work, b, g_bias, g_y, g_parts);
+        multiply<mode, tile, channels>(conv, work, b, g_bias, g_y, g_parts);
     }
 }
 
@@ -424,55 +425,64 @@ add_parts(ConvProblem conv, int splits, bool vectors, const float* __restrict__ 
           const float* __restrict__ g_bias, Number* __restrict__ g_y) {
     griddepcontrol_wait();   // until the parts are there
     const int64_t PQ = int64_t(conv.P) * conv.Q, outputs = conv.N * conv.K * PQ;
-    const int wide = vectors ? 4 : 1;
-    for (int64_t i = (int64_t(blockIdx.x) * 256 + threadIdx.x) * wide; i < outputs;
-         i += int64_t(gridDim.x) * 256 * wide) {
-        const float bias = g_bias ? g_bias[i / PQ % conv.K] : 0.0f;
-        if (vectors) {
-            float4 sum = {bias, bias, bias, bias};
-            for (int split = 0; split < splits; ++split) {
-                const float4 part =
-                    *reinterpret_cast<const float4*>(g_parts + split * outputs + i);
-                sum.x += part.x;
-                sum.y += part.y;
-                sum.z += part.z;
-                sum.w += part.w;
-            }
-            put_two(g_y + i, activated(conv, sum.x), activated(conv, sum.y));
-            put_two(g_y + i + 2, activated(conv, sum.z), activated(conv, sum.w));
-        } else {
-            float sum = bias;
-            for (int split = 0; split < splits; ++split) sum += g_parts[split * outputs + i];
-            put(g_y + i, activated(conv, sum));
+    const int64_t i = (int64_t(blockIdx.x) * 256 + threadIdx.x) * (vectors ? 4 : 1);
+    if (i >= outputs) return;
+    const float bias = g_bias ? g_bias[i / PQ % conv.K] : 0.0f;
+    if (vectors) {
+        float4 sum = {bias, bias, bias, bias};
+        #pragma unroll 4
+        for (int split = 0; split < splits; ++split) {
+            const float4 part = *reinterpret_cast<const float4*>(g_parts + split * outputs + i);
+            sum.x += part.x;
+            sum.y += part.y;
+            sum.z += part.z;
+            sum.w += part.w;
         }
+        put_two(g_y + i, activated(conv, sum.x), activated(conv, sum.y));
+        put_two(g_y + i + 2, activated(conv, sum.z), activated(conv, sum.w));
+    } else {
+        float sum = bias;
+        #pragma unroll 4
+        for (int split = 0; split < splits; ++split) sum += g_parts[split * outputs + i];
+        put(g_y + i, activated(conv, sum));
     }
 }
 
 // ---- the plan: the filter in wgmma's order, rounded to TF32 ------------------------------------
-static bool is_pointwise(const ConvProblem& conv) { return conv.R * conv.S == 1; }
-static int channels_of(const ConvProblem& conv) { return conv.K / conv.groups <= 64 ? 64 : 128; }
+static int mode_of(const ConvProblem& conv) {
+    if (conv.R == 3 && conv.S == 3 && conv.dilation_w == 1) return kSquare;
+    if (conv.R * conv.S > 1) return kAny;
+    const bool flat =
+        conv.stride_h == 1 && conv.stride_w == 1 && conv.pad_h == 0 && conv.pad_w == 0;
+    return flat ? kFlat : kPoint;
+}
+static int channels_of(const ConvProblem& conv) {
+    return conv.K / conv.groups <= 64 || conv.R * conv.S > 12 ? 64 : 128;
+}
 static int k_tiles_of(const ConvProblem& conv) {   // of a group
     return ceil_div(conv.K / conv.groups, channels_of(conv));
 }
 static int chunks_of(const ConvProblem& conv) {
-    return ceil_div(conv.C / conv.groups, depth_of(is_pointwise(conv)));
+    return ceil_div(conv.C / conv.groups, depth_of(mode_of(conv)));
 }
-static int slots_of_chunk(const ConvProblem& conv) {
-    return is_pointwise(conv) ? 1 : ceil_div(conv.R * conv.S, steps_of(false));
+static int parts_of(const ConvProblem& conv) {
+    return is_point(mode_of(conv)) ? 1 : ceil_div(conv.R * conv.S, 3);
+}
+static int64_t filter_bytes_of(const ConvProblem& conv) {   // of a stage
+    return int64_t(parts_of(conv)) * steps_of(mode_of(conv)) * 32 * channels_of(conv);
 }
 static int64_t plan_bytes(const ConvProblem& conv) {
-    return int64_t(conv.groups) * k_tiles_of(conv) * chunks_of(conv) * slots_of_chunk(conv) *
-           steps_of(is_pointwise(conv)) * 32 * channels_of(conv);
+    return conv.groups * int64_t(k_tiles_of(conv)) * chunks_of(conv) * filter_bytes_of(conv);
 }
 
 __device__ __forceinline__ float rounded(const float& w) { return round_tf32(w); }
 __device__ __forceinline__ bf16 rounded(const bf16& w) { return w; }
 
-__global__ void lay_out(ConvProblem conv, bool pointwise, int channels, int k_tiles, int chunks,
-                        int slots, int64_t numbers, const Number* __restrict__ g_w,
+__global__ void lay_out(ConvProblem conv, int mode, int channels, int k_tiles, int chunks,
+                        int steps, int64_t numbers, const Number* __restrict__ g_w,
                         Number* __restrict__ g_plan) {
     constexpr int kRow = 4 * kWord;   // numbers in 16 bytes
-    const int steps = steps_of(pointwise), C_group = conv.C / conv.groups;
+    const int C_group = conv.C / conv.groups;   // steps: of a stage
     for (int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x; i < numbers;
          i += int64_t(gridDim.x) * 256) {
         int64_t rest = i / kRow;
@@ -482,14 +492,12 @@ __global__ void lay_out(ConvProblem conv, bool pointwise, int channels, int k_ti
         rest /= 2;
         const int step = int(rest % steps);
         rest /= steps;
-        const int slot = int(rest % slots);
-        rest /= slots;
         const int chunk = int(rest % chunks), k_tile = int(rest / chunks);
         const int group = k_tile / k_tiles, K_group = conv.K / conv.groups;
         const int k = k_tile % k_tiles * channels + k_in;
-        const int tap = pointwise ? 0 : slot * steps + step;
-        const int c = chunk * depth_of(pointwise) +
-                      ((pointwise ? 8 * step : 0) + 4 * quad) * kWord + number;
+        const int tap = is_point(mode) ? 0 : step;
+        const int c = chunk * depth_of(mode) +
+                      ((is_point(mode) ? 8 * step : 0) + 4 * quad) * kWord + number;
         const bool inside = k < K_group && c < C_group && tap < conv.R * conv.S;
         const int64_t from = ((int64_t(group) * K_group + k) * C_group + c) * conv.R * conv.S + tap;
         g_plan[i] = inside ? rounded(g_w[from]) : Number{};
@@ -503,9 +511,9 @@ CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* problem, const Numbe
     const ConvProblem& conv = *problem;
     const int64_t numbers = plan_bytes(conv) / int64_t(sizeof(Number));
     const int blocks = int(min_of(ceil_div(numbers, int64_t(256)), int64_t(2048)));
-    lay_out<<<blocks, 256, 0, stream>>>(conv, is_pointwise(conv), channels_of(conv), k_tiles_of(conv),
-                                        chunks_of(conv), slots_of_chunk(conv), numbers, w,
-                                        static_cast<Number*>(plan));
+    lay_out<<<blocks, 256, 0, stream>>>(conv, mode_of(conv), channels_of(conv), k_tiles_of(conv),
+                                        chunks_of(conv), parts_of(conv) * steps_of(mode_of(conv)),
+                                        numbers, w, static_cast<Number*>(plan));
     return launch_error();
 }
 
@@ -513,31 +521,43 @@ CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem* problem, const Numbe
 static int64_t part_bytes(const ConvProblem& conv) {   // of one split
     return int64_t(conv.N) * conv.K * conv.P * conv.Q * 4;
 }
-// In how many parts the input channels are cut. All blocks together take as long as the one with the
-// most items. An item takes as long as its chunks and about two more; adding the parts takes time
-// too.
-static int splits_of(const ConvProblem& conv, int sms, int64_t limit) {
-    const int64_t tiles = ceil_div(int64_t(conv.N) * conv.P * conv.Q, int64_t(kTile)) *
-                          k_tiles_of(conv) * conv.groups;
-    const int chunks = chunks_of(conv);
-    int best = 1;
+// How many pixels a tile has, and in how many parts the input channels are cut.
+struct Cut {
+    int tile, splits;
+};
+// All blocks together take as long as the one with the most items. An item takes as long as its
+// chunks, and some time to begin and to end. Adding the parts takes time, too. The constants are in
+// microseconds, measured on an H100.
+static Cut cut_of(const ConvProblem& conv, int sms, int64_t limit) {
+    const int mode = mode_of(conv), chunks = chunks_of(conv);
+    const int along = mode == kFlat ? conv.P * conv.Q : conv.W;   // what is contiguous in x
+    const bool narrow = mode == kPoint || along % 2 != 0;   // copies are small, or of unused pixels
+    const double chunk = is_point(mode) ? narrow ? 0.95 : 0.58 : (narrow ? 0.45 : 0.34) * parts_of(conv);
+    const double megabytes = double(part_bytes(conv)) / 1e6;
+    Cut best = {192, 1};
     double least = 0;
-    for (int splits = 1; splits <= 8 && splits <= chunks; ++splits) {
-        if (splits > 1 && splits * part_bytes(conv) > limit) break;
-        const int64_t waves = ceil_div(tiles * splits, int64_t(sms));
-        // A chunk takes about 1700 cycles, of a 1x1 filter 770.
-        const double cycles =
-            double(waves) * (ceil_div(chunks, splits) *
-                             (is_pointwise(conv) ? 770.0 : 577.0 * slots_of_chunk(conv)) + 3000) +
-            (splits > 1 ? 5000 + double(splits + 1) * part_bytes(conv) / 2500 : 0);
-        if (splits == 1 || cycles < least) best = splits, least = cycles;
+    for (int tile = 192; tile >= 128; tile -= 64) {
+        if (tile == 128 && (channels_of(conv) != 128 || (mode != kFlat && mode != kSquare))) continue;
+        const int64_t tiles = ceil_div(int64_t(conv.N) * conv.P * conv.Q, int64_t(tile)) *
+                              k_tiles_of(conv) * conv.groups;
+        for (int splits = 1; splits <= 8 && splits <= chunks; ++splits) {
+            if (splits > 1 && splits * part_bytes(conv) > limit) break;
+            const double time =
+                double(ceil_div(tiles * splits, int64_t(sms))) *
+                    (ceil_div(chunks, splits) * chunk * (tile == 192 ? 1.0 : 0.7) + 6) +
+                (splits > 1 ? 2 + 0.55 * (splits + 1) * megabytes : 0);
+            if (least == 0 || time < least) {
+                best = {tile, splits};
+                least = time;
+            }
+        }
     }
     return best;
 }
 
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) {
     const int64_t most = int64_t(min_of(limit, size_t(INT64_MAX)));
-    const int splits = splits_of(*problem, this_device().sms, most);
+    const int splits = cut_of(*problem, this_device().sms, most).splits;
     return splits == 1 ? 0 : size_t(splits * part_bytes(*problem));
 }
 
@@ -546,30 +566,29 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
                                  size_t workspace_bytes, cudaStream_t stream) {
     const ConvProblem& conv = *problem;
     if (conv.N == 0) return launch_error();
-    const bool pointwise = is_pointwise(conv);
-    const int channels = channels_of(conv), R1 = (conv.R - 1) * conv.dilation_h;
+    const int mode = mode_of(conv), channels = channels_of(conv), R1 = (conv.R - 1) * conv.dilation_h;
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     const ThisDevice device = this_device();
     if (device.error) return device.error;
     Work work = {};
     work.pixels = int(conv.N * PQ);
     work.k_tiles = k_tiles_of(conv) * conv.groups;
-    work.splits = splits_of(conv, device.sms, int64_t(workspace_bytes));
+    const Cut cut = cut_of(conv, device.sms, int64_t(workspace_bytes));
+    work.tile = cut.tile;
+    work.splits = cut.splits;
     work.chunks = chunks_of(conv);
-    work.slots_of_chunk = slots_of_chunk(conv);
+    work.parts = parts_of(conv);
     const int64_t items =
-        ceil_div(int64_t(work.pixels), int64_t(kTile)) * work.k_tiles * work.splits;
+        ceil_div(int64_t(work.pixels), int64_t(work.tile)) * work.k_tiles * work.splits;
     if (const char* error = too_many(items)) return error;
     work.items = int(items);
-    work.flat = pointwise && conv.stride_h == 1 && conv.stride_w == 1 && conv.pad_h == 0 &&
-                conv.pad_w == 0;
     // The widest copies that the addresses allow: of the rows, or of all of a channel's pixels.
     int wide = 16 / kSize;
     const uintptr_t address = reinterpret_cast<uintptr_t>(x);
-    while ((work.flat ? PQ : conv.W) % wide != 0 || address % (wide * kSize) != 0) wide /= 2;
+    while ((mode == kFlat ? PQ : conv.W) % wide != 0 || address % (wide * kSize) != 0) wide /= 2;
     work.bytes_at = wide * kSize;
-    int64_t positions = kTile, places = kTile / wide;
-    if (!work.flat) {
+    int64_t positions = work.tile, places = work.tile / wide;
+    if (mode != kFlat) {
         const int S1 = (conv.S - 1) * conv.dilation_w;
         const int columns =   // of x, that are read
             max_of((conv.Q - 1) * conv.stride_w + S1 + 1 - conv.pad_w, 0);
@@ -579,7 +598,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
         work.row_step = conv.R == 1 ? 1 : conv.stride_h;
         work.image_rows = (conv.P - 1) * work.row_step + R1 + 1;
         // The most rows that a tile reads: those of its output rows, and more for each image.
-        const int rows_out = 1 + (kTile - 2) / conv.Q, images = (conv.P - 1 + rows_out) / conv.P;
+        const int rows_out = 1 + (work.tile - 2) / conv.Q, images = (conv.P - 1 + rows_out) / conv.P;
         const int64_t rows = int64_t(rows_out) * work.row_step + R1 + 1 +
                              images * int64_t(max_of(R1 + 1 - work.row_step, 0));
         positions = rows * work.pitch;
@@ -589,55 +608,42 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     // No bank conflicts: a lane's next word of channels is 32 bytes modulo 128 further on.
     const int after = 32 / kWord, modulo = 128 / kWord;
     work.plane = int(positions * kSize + (after + modulo - positions * kSize % modulo) % modulo) / kSize;
-    const int stage = depth_of(pointwise) * work.plane * kSize;
-    const int slot = steps_of(pointwise) * 32 * channels;
-    const int64_t rounds = ceil_div(
-        places * (depth_of(pointwise) / channels_at(work.bytes_at)), int64_t(kLoaders));
-    work.table_at = 384;
-    work.where_at =
-        int(ceil_div(work.table_at + 4 * work.slots_of_chunk * steps_of(pointwise), 16)) * 16;
+    work.x_bytes = int(ceil_div(depth_of(mode) * int64_t(work.plane) * kSize, int64_t(128)) * 128);
+    const int64_t stage = work.x_bytes + filter_bytes_of(conv);
+    work.stage_bytes = int(stage);
+    const int64_t rounds = ceil_div(places * (depth_of(mode) / channels_at(work.bytes_at)),
+                                    int64_t(kLoaders));
+    work.table_at = 128;
+    work.where_at = int(ceil_div(work.table_at + 4 * work.parts * steps_of(mode), 16)) * 16;
     work.x_at = int(ceil_div(work.where_at + rounds * kLoaders * int64_t(sizeof(Where)),
                              int64_t(128)) * 128);
-    const int64_t room = int64_t(device.smem) - work.x_at - 128;
-    work.stages = 2;
-    work.slots = 2;
-    if (work.stages * int64_t(stage) + work.slots * slot > room)
-        return "the input rows of a tile do not fit into shared memory";
-    for (bool more = true; more;) {
-        more = false;
-        const int64_t left = room - work.stages * int64_t(stage) - work.slots * int64_t(slot);
-        // The filter of two chunks, then stages, then slots.
-        if (work.slots < min_of(8, 2 * work.slots_of_chunk) && slot <= left) {
-            ++work.slots;
-            more = true;
-        } else if (work.stages < 6 && stage <= left && work.stages <= work.slots) {
-            ++work.stages;
-            more = true;
-        } else if (work.slots < 8 && slot <= left) {
-            ++work.slots;
-            more = true;
-        }
-    }
-    work.w_at = int(ceil_div(int64_t(work.x_at) + work.stages * int64_t(stage), int64_t(128)) * 128);
-    work.bytes = work.w_at + work.slots * slot;
+    work.stages = int(min_of((device.smem - work.x_at) / stage, int64_t(6)));
+    if (work.stages <= behind_of(mode)) return "the input rows of a tile do not fit into shared memory";
+    work.bytes = work.x_at + int(work.stages * stage);
 
     const int grid = int(min_of(work.items, device.sms));
     float* parts = static_cast<float*>(workspace);
     auto launch = [&](auto kernel) -> const char* {
         if (const char* error = ask_for_shared_memory(kernel, work.bytes)) return error;
-        kernel<<<grid, kThreads, work.bytes, stream>>>(
+        kernel<<<grid, 2 * work.tile + kLoaders, work.bytes, stream>>>(
             conv, work, x, reinterpret_cast<const char*>(plan), bias, y, parts);
         return launch_error();
     };
-    const char* error = pointwise ? channels == 64 ? launch(conv2d_gather<true, 64>)
-                                                   : launch(conv2d_gather<true, 128>)
-                        : channels == 64 ? launch(conv2d_gather<false, 64>)
-                                         : launch(conv2d_gather<false, 128>);
+    const bool few = channels == 64, small = work.tile == 128;
+    const char* error = mode == kFlat     ? few     ? launch(conv2d_gather<kFlat, 192, 64>)
+                                            : small ? launch(conv2d_gather<kFlat, 128, 128>)
+                                                    : launch(conv2d_gather<kFlat, 192, 128>)
+                        : mode == kSquare ? few     ? launch(conv2d_gather<kSquare, 192, 64>)
+                                            : small ? launch(conv2d_gather<kSquare, 128, 128>)
+                                                    : launch(conv2d_gather<kSquare, 192, 128>)
+                        : mode == kPoint  ? few ? launch(conv2d_gather<kPoint, 192, 64>)
+                                                : launch(conv2d_gather<kPoint, 192, 128>)
+                        : few             ? launch(conv2d_gather<kAny, 192, 64>)
+                                          : launch(conv2d_gather<kAny, 192, 128>);
     if (error || work.splits == 1) return error;
     const int64_t outputs = conv.K * int64_t(work.pixels);
     const bool vectors = PQ % 4 == 0;
-    const int blocks =
-        int(min_of(ceil_div(outputs, int64_t(vectors ? 1024 : 256)), int64_t(8 * device.sms)));
+    const int blocks = int(ceil_div(outputs, int64_t(vectors ? 1024 : 256)));
     launch_dependent(add_parts, blocks, 256, 0, stream, conv, work.splits, vectors, parts, bias, y);
     return launch_error();
 }
