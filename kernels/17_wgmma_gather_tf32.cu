@@ -1,14 +1,13 @@
 // title: Fragments gathered from x as it lies
 // idea: wgmma can take one operand from registers. So x is staged in its own order, by asynchronous
-//       copies, and lanes gather the pixels of a tap, at any stride. A tile is 192 or 128 flattened
-//       pixels, so small images waste none.
+//       copies, and lanes gather a tap's pixels, at any stride. A tile is 192 or 128 flattened pixels:
+//       small images waste none.
 // change: Against 11: pixels are wgmma's rows and come from registers; nothing is transposed. The
-//       filter is laid out once, before the calls. If there are few tiles, blocks share a sum over
-//       the channels, and a second kernel adds their parts.
+//       filter is laid out before the calls. If tiles are few, blocks share the channels, and a
+//       second kernel adds their parts.
 // mapping: block -> every n-th item: 192 or 128 pixels of all images x 128 output channels (64 if the
 //       group has no more, or the filter is large) x a part of the input channels; a consumer
 //       warpgroup -> 64 pixels; four loader warps -> x, one of their lanes -> the filter.
-// parent: 11_wgmma_tf32
 // precision: tf32
 // epilogue: bias, relu
 // arch: sm_90a
@@ -21,6 +20,11 @@
 //       or (R * S > 12 or K // groups <= 64)
 //             and 80 * (W + 2 * pad_w + 6) * ((1 + 190 // Q) * stride_h + 1
 //             + (R - 1) * dilation_h * ((P + 190 // Q) // P + 1)) + 4100 * (R * S + 4) <= smem
+// best: tf32 == 1, groups == 1, C >= 64, K >= 64, Q <= 64, N * P * Q * K >= 800000,
+//       dilation_h == 1, dilation_w == 1,
+//       R == 3 and S == 3
+//       or R * S == 1 and pad_h + pad_w == 0 and H * W % 4 == 0 and (stride_h == 1 and stride_w == 1
+//             and K >= 128 and (K >= 256 or C <= 256) or stride_w == 2 and W % 4 == 0)
 // limits: 3x3 filters keep the tensor cores busy, but a block stores when it has multiplied. 1x1
 //       filters wait for the L2 cache, most of all with a stride: whole rows are copied. Rows are
 //       staged whole, so wide images do not fit.

@@ -1,7 +1,7 @@
 // title: Fragments gathered from x as it lies, in bf16
 // idea: wgmma can take one operand from registers. So x is staged in its own order, by asynchronous
-//       copies, and lanes gather the pixels of a tap, at any stride. A tile is 192 or 128 flattened
-//       pixels, so small images waste none.
+//       copies, and lanes gather a tap's pixels, at any stride. A tile is 192 or 128 flattened pixels:
+//       small images waste none.
 // change: Against 17: x, w and y are bf16. A word of wgmma's operand is a pixel of two channels, which
 //       lanes pair up while they gather: twice as many loads from shared memory.
 // mapping: as 17.
