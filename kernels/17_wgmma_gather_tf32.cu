@@ -1,12 +1,12 @@
 // title: Fragments gathered from x as it lies
 // idea: wgmma can take one operand from registers. So x is staged in its own order, by asynchronous
-//       copies, and lanes gather a tap's pixels, at any stride. A tile is 192 or 128 flattened pixels:
-//       small images waste none.
+//       copies, and lanes gather a tap's pixels, at any stride. A tile is 192 or 128 flattened
+//       pixels: small images waste none.
 // change: Against 11: pixels are wgmma's rows and come from registers; nothing is transposed. The
 //       filter is laid out before the calls. If tiles are few, blocks share the channels, and a
 //       second kernel adds their parts.
-// mapping: block -> every n-th item: 192 or 128 pixels of all images x 128 output channels (64 if the
-//       group has no more, or the filter is large) x a part of the input channels; a consumer
+// mapping: block -> every n-th item: 192 or 128 pixels of all images x 128 output channels (64 if
+//       the group has no more, or the filter is large) x a part of the input channels; a consumer
 //       warpgroup -> 64 pixels; four loader warps -> x, one of their lanes -> the filter.
 // precision: tf32
 // epilogue: bias, relu
@@ -23,8 +23,9 @@
 // best: tf32 == 1, groups == 1, C >= 64, K >= 64, Q <= 64, N * P * Q * K >= 800000,
 //       dilation_h == 1, dilation_w == 1,
 //       R == 3 and S == 3
-//       or R * S == 1 and pad_h + pad_w == 0 and H * W % 4 == 0 and (stride_h == 1 and stride_w == 1
-//             and K >= 128 and (K >= 256 or C <= 256) or stride_w == 2 and W % 4 == 0)
+//       or R * S == 1 and pad_h + pad_w == 0 and H * W % 4 == 0
+//             and (stride_h == 1 and stride_w == 1 and K >= 128 and (K >= 256 or C <= 256)
+//                  or stride_h == 2 and stride_w == 2 and W % 4 == 0)
 // limits: 3x3 filters keep the tensor cores busy, but a block stores when it has multiplied. 1x1
 //       filters wait for the L2 cache, most of all with a stride: whole rows are copied. Rows are
 //       staged whole, so wide images do not fit.
@@ -55,8 +56,8 @@ __host__ __device__ constexpr int behind_of(int mode) { return mode == kFlat ? 2
 __host__ __device__ constexpr int channels_at(int bytes) { return bytes < 8 ? 8 : 4; }
 
 // A stage has x as [channel][position], and the filter of the same channels. In mode kFlat the
-// positions are the tile's pixels. Else they are the input rows that the tile reads, with margins of
-// zeros.
+// positions are the tile's pixels. Else they are the input rows that the tile reads, with margins
+// of zeros.
 struct Work {
     int tile, items, pixels;       // tile: pixels of a tile; pixels: of all images
     int k_tiles, splits;           // of all groups; parts of the input channels
@@ -70,8 +71,8 @@ struct Work {
     int table_at, where_at, x_at, bytes;         // offsets in shared memory; its size
 };
 
-// What a loader's lane copies: from an offset in x, or zeros if it is negative; to a position of the
-// stage; and the first channel.
+// What a loader's lane copies: from an offset in x, or zeros if it is negative; to a position of
+// the stage; and the first channel.
 struct Where {
     int64_t from;
     int to, c;
@@ -100,7 +101,7 @@ __device__ __forceinline__ Pixel pixel_at(const ConvProblem& conv, int m) {
     return {row / conv.P, row % conv.P, m % conv.Q};
 }
 
-// The staged row of a pixel's first tap. p0 is p of the tile's first pixel, n counts from its image.
+// The staged row of a pixel's first tap. p0 is p of the tile's first pixel, whose image is n = 0.
 __device__ __forceinline__ int row_at(const Work& work, int n, int p, int p0) {
     return n * work.image_rows + (p - p0) * work.row_step;
 }
@@ -114,8 +115,8 @@ struct Block {
     int warp, lane;
 };
 
-// A loader warp: copies x into the stages. A lane copies to the same places in each stage. The first
-// lane of all also lets the copy engine copy the filter from the plan:
+// A loader warp: copies x into the stages. A lane copies to the same places in each stage. The
+// first lane of all also lets the copy engine copy the filter from the plan:
 // [step][two quads of words][channel][4 words].
 template <int mode, int tile, int out_channels, int bytes>
 __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, const Block& b,
@@ -226,8 +227,8 @@ __device__ __forceinline__ void put_two(bf16* to, float x, float y) {
     *reinterpret_cast<uint32_t*>(to) = round_bf16(x, y);
 }
 
-// Stores a consumer's sums: to y, with bias and ReLU if `whole`, or as they are to one of the splits'
-// arrays. A lane has rows g and g + 8 of its warp's 16 pixels.
+// Stores a consumer's sums: to y, with bias and ReLU if `whole`, or as they are to the array of its
+// split. A lane has rows g and g + 8 of its warp's 16 pixels.
 template <int channels, bool whole, typename T>
 __device__ __forceinline__ void store(const ConvProblem& conv, const Work& work, const Block& b,
                                       const Item& item, const float (&r_sum)[channels / 2],
@@ -390,15 +391,17 @@ conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
     // By a shuffle, so that the compiler treats it as uniform in the warp.
     b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     b.lane = threadIdx.x % 32;
-    griddepcontrol_launch_dependents();   // the kernel that adds the parts may be ready when this ends
+    griddepcontrol_launch_dependents();   // add_parts may be launched when blocks end
     for (int i = threadIdx.x; mode == kAny && i < work.parts * steps_of(mode); i += kThreads)
         b.s_tap[i] = i >= conv.R * conv.S
                          ? -1
                          : i / conv.S * conv.dilation_h * work.pitch + i % conv.S * conv.dilation_w;
-    for (int i = threadIdx.x; mode != kFlat && i < work.stages * (work.x_bytes / 16); i += kThreads) {
-        // The margins, which nobody loads.
-        const int stage = i / (work.x_bytes / 16), at = i % (work.x_bytes / 16);
-        reinterpret_cast<float4*>(b.s_stages + stage * work.stage_bytes)[at] = {};
+    if constexpr (mode != kFlat) {   // the margins, which nobody loads
+        const int vectors = work.x_bytes / 16;
+        for (int i = threadIdx.x; i < work.stages * vectors; i += kThreads) {
+            char* s_x = b.s_stages + i / vectors * work.stage_bytes;
+            reinterpret_cast<float4*>(s_x)[i % vectors] = {};
+        }
     }
     if (threadIdx.x == 0) {
         for (int i = 0; i < work.stages; ++i) {
@@ -536,12 +539,13 @@ static Cut cut_of(const ConvProblem& conv, int sms, int64_t limit) {
     const int mode = mode_of(conv), chunks = chunks_of(conv);
     const int along = mode == kFlat ? conv.P * conv.Q : conv.W;   // what is contiguous in x
     const bool narrow = mode == kPoint || along % 2 != 0;   // copies are small, or of unused pixels
-    const double chunk = is_point(mode) ? narrow ? 0.95 : 0.58 : (narrow ? 0.45 : 0.34) * parts_of(conv);
+    const double chunk = is_point(mode) ? narrow ? 0.95 : 0.58
+                                        : (narrow ? 0.45 : 0.34) * parts_of(conv);
     const double megabytes = double(part_bytes(conv)) / 1e6;
     Cut best = {192, 1};
     double least = 0;
     for (int tile = 192; tile >= 128; tile -= 64) {
-        if (tile == 128 && (channels_of(conv) != 128 || (mode != kFlat && mode != kSquare))) continue;
+        if (tile == 128 && (channels_of(conv) == 64 || mode == kPoint || mode == kAny)) continue;
         const int64_t tiles = ceil_div(int64_t(conv.N) * conv.P * conv.Q, int64_t(tile)) *
                               k_tiles_of(conv) * conv.groups;
         for (int splits = 1; splits <= 8 && splits <= chunks; ++splits) {
@@ -570,7 +574,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
                                  size_t workspace_bytes, cudaStream_t stream) {
     const ConvProblem& conv = *problem;
     if (conv.N == 0) return launch_error();
-    const int mode = mode_of(conv), channels = channels_of(conv), R1 = (conv.R - 1) * conv.dilation_h;
+    const int mode = mode_of(conv), channels = channels_of(conv);
+    const int R1 = (conv.R - 1) * conv.dilation_h;
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     const ThisDevice device = this_device();
     if (device.error) return device.error;
@@ -602,16 +607,19 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
         work.row_step = conv.R == 1 ? 1 : conv.stride_h;
         work.image_rows = (conv.P - 1) * work.row_step + R1 + 1;
         // The most rows that a tile reads: those of its output rows, and more for each image.
-        const int rows_out = 1 + (work.tile - 2) / conv.Q, images = (conv.P - 1 + rows_out) / conv.P;
+        const int rows_out = 1 + (work.tile - 2) / conv.Q;
+        const int images = (conv.P - 1 + rows_out) / conv.P;
         const int64_t rows = int64_t(rows_out) * work.row_step + R1 + 1 +
                              images * int64_t(max_of(R1 + 1 - work.row_step, 0));
         positions = rows * work.pitch;
         places = rows * work.units;
-        if (positions > 1 << 16) return "the input rows of a tile do not fit into shared memory";
+        if (positions > 1 << 16)
+            return "the input rows of a tile do not fit into shared memory; use 01_direct";
     }
     // No bank conflicts: a lane's next word of channels is 32 bytes modulo 128 further on.
     const int after = 32 / kWord, modulo = 128 / kWord;
-    work.plane = int(positions * kSize + (after + modulo - positions * kSize % modulo) % modulo) / kSize;
+    const int over = int(positions * kSize % modulo);
+    work.plane = int(positions) + (after + modulo - over) % modulo / kSize;
     work.x_bytes = int(ceil_div(depth_of(mode) * int64_t(work.plane) * kSize, int64_t(128)) * 128);
     const int64_t stage = work.x_bytes + filter_bytes_of(conv);
     work.stage_bytes = int(stage);
@@ -622,7 +630,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     work.x_at = int(ceil_div(work.where_at + rounds * kLoaders * int64_t(sizeof(Where)),
                              int64_t(128)) * 128);
     work.stages = int(min_of((device.smem - work.x_at) / stage, int64_t(6)));
-    if (work.stages <= behind_of(mode)) return "the input rows of a tile do not fit into shared memory";
+    if (work.stages <= behind_of(mode))
+        return "the input rows of a tile do not fit into shared memory; use 01_direct";
     work.bytes = work.x_at + int(work.stages * stage);
 
     const int grid = int(min_of(work.items, device.sms));

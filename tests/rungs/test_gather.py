@@ -88,7 +88,7 @@ def test_an_operand_in_registers(number: str, k: int, engine: str) -> None:
     for n in (64, 128):
         # Both formats have these numbers, and their sums are exact. y has 64 rows of n numbers.
         x = torch.randint(-8, 9, (n * 64,), generator=torch.Generator().manual_seed(n)).float()
-        inputs = (part.to(kernel.device) for part in (x.reshape(1, 1, n, 64), torch.ones(1, 1, 1, 1)))
-        y = kernel(*inputs).cpu().reshape(64, n)
+        image, one = x.reshape(1, 1, n, 64), torch.ones(1, 1, 1, 1)
+        y = kernel(image.to(kernel.device), one.to(kernel.device)).cpu().reshape(64, n)
         a, b = x[: 64 * k].reshape(64, k), x[64 * k : (64 + n) * k].reshape(n, k)
         assert torch.equal(y, a @ b.T), n
