@@ -434,7 +434,7 @@ class _Reader:
                 close = _after(left, at)
                 size = self._value(list(left[at + 1 : close - 1]), env, path)
                 self.sizes.append(size)
-                product = size if product is None else ("op", "*", product, size)
+                product = size if product is None else _folded("*", product, size)
                 at = close
             else:
                 at += 1
@@ -474,6 +474,8 @@ class _Reader:
 
     def _value(self, tokens: Sequence[_Token], env: dict[str, Node], path: tuple[Node, ...]) -> Node:
         """Return an expression's value; a condition in it is a site."""
+        if tokens and tokens[-1].text == ";":
+            tokens = tokens[:-1]
         if not tokens:
             return UNKNOWN
         parser = _Parser(self, tokens, env, path)

@@ -168,14 +168,14 @@ if (odd * even * (d.C / 2) * (d.groups / d.C) / d.stride_w && ow == d.Q - 1) sum
 
 // ---- correct: fast paths that are correct
 
-// case a_fast_layer:
+// case a_fast_layer
 // in host:
 if (d.C == 64 && d.K == 64 && d.H == 56) {
     conv_kernel<<<(total + 127) / 128, 128, 0, stream>>>(x, filt, bias, y, d, workspace);
     return launch_error();
 }
 
-// case taps_that_fit:
+// case taps_that_fit
 // in first:
 __shared__ float taps[64];
 const bool fits = d.R * d.S * (d.C / d.groups) <= 64 && d.K == 1;
@@ -185,12 +185,12 @@ __syncthreads();
 // in product:
 if (ok) sum += in[AT] * (fits ? taps[wi] : filt[wi]);
 
-// case no_padding:
+// case no_padding
 // in product:
 if (d.pad_h == 0 && d.pad_w == 0 && d.Q % 4 == 0) sum += in[AT] * filt[wi];
 else if (ok) sum += in[AT] * filt[wi];
 
-// case pointwise:
+// case pointwise
 // in first:
 if (d.R == 1 && d.S == 1 && d.pad_h == 0 && d.pad_w == 0 && d.groups == 1 && idx < total) {
     const long long pixel = idx % ((long long)d.P * d.Q), plane = idx / ((long long)d.P * d.Q);
@@ -202,7 +202,7 @@ if (d.R == 1 && d.S == 1 && d.pad_h == 0 && d.pad_w == 0 && d.groups == 1 && idx
     return;
 }
 
-// case unrolled_by_a_switch:
+// case unrolled_by_a_switch
 // in before:
 template <int S> __device__ float row(const float* x, const float* w) {
     float sum = 0;
@@ -215,18 +215,18 @@ if (whole && d.S == 3) { sum += row<3>(in + AT, filt + wi); break; }
 if (whole && d.S == 7) { sum += row<7>(in + AT, filt + wi); break; }
 if (ok) sum += in[AT] * filt[wi];
 
-// case four_at_once_where_aligned:
+// case four_at_once_where_aligned
 // in host:
 if (d.Q % 4 == 0 && d.W % 4 == 0 && d.C >= 32 && (size_t)x % 16 == 0 && d.stride_w == 1) {
     conv_kernel<<<(total + 63) / 64, 64, 0, stream>>>(x, filt, bias, y, d, workspace);
     return launch_error();
 }
 
-// case depthwise:
+// case depthwise
 // in first:
 if (d.groups == d.C && d.groups == d.K && d.W % 2 == 0 && d.C > 1) d.relu = 0;
 
-// case a_window_that_is_refused:
+// case a_window_that_is_refused
 // in header:
 // supports: R <= 7, S <= 7, dilation_w <= 3
 // in first:
