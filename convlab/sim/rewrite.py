@@ -81,7 +81,9 @@ _PLACE = re.compile(r"\s*\**\s*(?:\w+|\x01)(?:\s*(?:\x03|\x01|\.\s*\w+|->\s*\w+)
 _BRANCH = re.compile(r"\b(?:if|for|while)\s*(?:constexpr\s*)?$")
 _REFERENCE = re.compile(r"&\s*(\w+)\s*=(?!=)")
 # The definition of a function that may return a struct; an operator's name is that word.
-_RETURNS = re.compile(r"\b([A-Za-z_][\w:]*)\s*(?:<[^<>;{}()]*>)?\s+(\w+)\s*[-+*/]?\s*\([^;{}]*\)\s*(?:const\s*)?\{")
+_RETURNS = re.compile(
+    r"\b([A-Za-z_][\w:]*)\s*(?:<[^<>;{}()]*>)?\s+(\w+)\s*[-+*/]?\s*\([^;{}]*\)\s*(?:const\s*)?\{"
+)
 _SCALARS = {
     *("void", "bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double"),
     *("size_t", "return", "else", "new", "case", "operator", "struct", "enum", "namespace"),
@@ -250,7 +252,9 @@ def struct_functions(source: str) -> set[str]:
     """Return the names of the functions in a text that may return a struct."""
     blank = _BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
     found = _RETURNS.findall(blank)
-    return {name for kind, name in found if kind not in _SCALARS and name not in _SCALARS - {"operator"}}
+    return {
+        name for kind, name in found if kind not in _SCALARS and name not in _SCALARS - {"operator"}
+    }
 
 
 def _stored_results(

@@ -155,7 +155,8 @@ def _number(node: Node) -> str | None:
         parts = [_number(part) for part in node[2:]]
         return None if None in parts else f"{node[1]}({', '.join(map(str, parts))})"
     if kind == "op":
-        left, right = _number(node[2]), _number(node[3])
+        left = _number(node[2])
+        right = _number(node[3])
         if left is None or right is None:
             return None
         return f"({left} {'//' if node[1] == '/' else node[1]} {right})"
@@ -179,7 +180,8 @@ def _condition(node: Node) -> tuple[str, str, bool] | None:
         test = word.join(f"({part[0]})" for part in parts)
         distance = parts[0][1] if len(parts) == 1 else join.format(parts[0][1], parts[1][1])
         return test, f"({distance})", len(parts) == 2 and all(part[2] for part in parts)
-    left, right = _number(node[2]), _number(node[3])
+    left = _number(node[2])
+    right = _number(node[3])
     if left is None or right is None:
         return None
     distance = {
@@ -405,7 +407,9 @@ def _moves(values: Mapping[str, int], target: Target) -> Iterator[dict[str, int]
             continue
         now = values[name]
         steps = {now + by for step in (1, 2, 4, 8, 16, 64, 256) for by in (-step, step)}
-        multiples = {number * (now // number + by) for number in target.numbers if number for by in (0, 1)}
+        multiples = {
+            number * (now // number + by) for number in target.numbers if number for by in (0, 1)
+        }
         for value in sorted(steps | numbers | multiples | {now // 2, 2 * now, 1, 2}):
             if value == now or not 1 <= value <= _LARGEST_CHANGE:
                 continue
@@ -465,9 +469,7 @@ def _changed(values: Mapping[str, int], change: Mapping[str, int]) -> dict[str, 
 
 def _problem(values: Mapping[str, int]) -> Problem | None:
     """Return the problem with these values."""
-    pairs = {
-        key: (values[f"{name}_h"], values[f"{name}_w"]) for name, key in _PAIRS.items()
-    }
+    pairs = {key: (values[f"{name}_h"], values[f"{name}_w"]) for name, key in _PAIRS.items()}
     try:
         return Problem(
             **{name: values[name] for name in "NCHWKRS"},

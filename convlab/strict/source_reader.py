@@ -50,7 +50,9 @@ _TYPES = {
 _CASTS = ("static_cast", "reinterpret_cast", "const_cast")
 _MINIMA = {"min": "min", "std::min": "min", "min_of": "min", "fmin": "min", "umin": "min"}
 _MAXIMA = {name.replace("min", "max"): "max" for name in _MINIMA}
-_BUILT_IN = _MINIMA | _MAXIMA | {"ceil_div": "ceil_div", "abs": "abs", "::min": "min", "::max": "max"}
+_BUILT_IN = (
+    _MINIMA | _MAXIMA | {"ceil_div": "ceil_div", "abs": "abs", "::min": "min", "::max": "max"}
+)
 _ENDS = ("return", "break", "continue", "goto", "throw")
 _OPENING = {"(": ")", "[": "]", "{": "}"}
 # A value that is built up from many others is unknown.
@@ -286,7 +288,8 @@ class _Reader:
             inner = _inner(tokens[start:end])
             else_ended, _ = self._block(inner, else_env, (*path, negated(condition)), function)
         for name in env:
-            then, other = then_env[name], else_env[name]
+            then = then_env[name]
+            other = else_env[name]
             if ended:
                 env[name] = other
             elif else_ended or then == other:
@@ -472,7 +475,9 @@ class _Reader:
 
     # ---- expressions
 
-    def _value(self, tokens: Sequence[_Token], env: dict[str, Node], path: tuple[Node, ...]) -> Node:
+    def _value(
+        self, tokens: Sequence[_Token], env: dict[str, Node], path: tuple[Node, ...]
+    ) -> Node:
         """Return an expression's value; a condition in it is a site."""
         if tokens and tokens[-1].text == ";":
             tokens = tokens[:-1]
@@ -629,7 +634,8 @@ class _Parser:
         if word == "(":
             close = _after(self.tokens, self.at)
             inside = [token.text for token in self.tokens[self.at + 1 : close - 1]]
-            self.at, start = close, self.at
+            start = self.at
+            self.at = close
             if inside and all(text in _TYPES or text == "*" for text in inside):
                 return _cast(" ".join(inside), self.unary())
             inner = _Parser(self.reader, self.tokens[start + 1 : close - 1], self.env, self.path)
@@ -711,7 +717,9 @@ def _named(name: str) -> Node:
 
 def _cast(kind: str, value: Node) -> Node:
     """Return a value as an integer of this type; only short types change it."""
-    bits = 8 if "char" in kind or "int8" in kind else 16 if "short" in kind or "int16" in kind else 0
+    bits = (
+        8 if "char" in kind or "int8" in kind else 16 if "short" in kind or "int16" in kind else 0
+    )
     if kind.replace("const", "").strip() in ("float", "double") or "*" in kind:
         return UNKNOWN
     if not bits:
@@ -722,7 +730,8 @@ def _cast(kind: str, value: Node) -> Node:
 def _folded(operator: str, left: Node, right: Node) -> Node:
     """Return an operation, or the number that it gives for numbers."""
     if left[0] == right[0] == "number" and operator not in ("&&", "||"):
-        a, b = left[1], right[1]
+        a = left[1]
+        b = right[1]
         if operator in ("/", "%"):
             return ("number", a // b if operator == "/" else a % b) if b else UNKNOWN
         if operator in ("+", "-", "*"):

@@ -176,7 +176,7 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
         )
 
     try:
-        trace = _with_little_workspace(run, kernel)
+        trace = _run_in_pieces(run, kernel)
         for name in set(large) & {"x", "w"}:
             for part in _accessed(trace, name, arena.tensors[name]):
                 part.normal_(generator=random)
@@ -218,9 +218,10 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     return reported(kernel, problem, setting, findings, **fields)
 
 
-def _with_little_workspace(run: Callable[[Runnable], Any], kernel: Runnable) -> Any:
+def _run_in_pieces(run: Callable[[Runnable], Any], kernel: Runnable) -> Any:
     """Run a kernel that computes several images, or parts of them, one after another if it can."""
-    if "conv2d_workspace" not in (kernel.source or ""):
+    has_workspace = "conv2d_workspace" in (kernel.source or "")
+    if not has_workspace:
         return run(kernel)
     try:
         return run(kernel.limited(_LITTLE_WORKSPACE))
