@@ -12,13 +12,14 @@ __global__ void four(ConvProblem conv, const float* g_x, const float* g_w, float
     if (i >= conv.P * conv.Q) return;
     const int q = i % conv.Q, p = i / conv.Q, taps = conv.C * conv.R * conv.S;
     float r_acc[4] = {};
-    for (int tap = 0; tap < taps; ++tap) {
+    auto x_at = [&](int tap) {
         const int c = tap / (conv.R * conv.S), r = tap / conv.S % conv.R, s = tap % conv.S;
-        const int at = (c * conv.H + p + r) * conv.W + q + s;
-        // GAP begin
-        for (int j = 0; j < 4; ++j) r_acc[j] += g_x[at] * g_w[(k0 + j) * taps + tap];
-        // GAP end
-    }
+        return g_x[(c * conv.H + p + r) * conv.W + q + s];
+    };
+    // GAP begin
+    for (int j = 0; j < 4; ++j)
+        for (int tap = 0; tap < taps; ++tap) r_acc[j] += x_at(tap) * g_w[(k0 + j) * taps + tap];
+    // GAP end
     for (int j = 0; j < 4; ++j) g_y[((k0 + j) * conv.P + p) * conv.Q + q] = r_acc[j];
 }
 
