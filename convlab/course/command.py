@@ -46,7 +46,9 @@ class GradeCommand(Command):
     def validate(self, arguments: Namespace) -> None:
         given = [bool(arguments.files), arguments.verify is not None, arguments.pars is not None]
         if sum(given) != 1:
-            raise ProblemError("grade takes files, or --verify JSON, or --pars TOML: give one of them")
+            raise ProblemError(
+                "grade takes files, or --verify JSON, or --pars TOML: give one of them"
+            )
         if arguments.pars and arguments.lab:
             raise ProblemError("--pars names the lab's file: leave out --lab")
         if arguments.verify and arguments.engine != "sim":

@@ -19,6 +19,15 @@ class Quantity(NamedTuple):
     value: Callable[..., float] | None
 
 
+def _loaded(counts) -> float:
+    """Return the sectors of loads; all traffic of cuBLAS counts as loads."""
+    return counts.counters["global_load_sectors"] + _library_sectors(counts)
+
+
+def _library_sectors(counts) -> int:
+    return int(counts.counters["library_bytes"]) // _SECTOR
+
+
 def _conflicts(counts) -> float:
     """Return the wavefronts that bank conflicts add."""
     rows = [row for row in counts.lines if row["space"] == "shared"]
@@ -26,9 +35,7 @@ def _conflicts(counts) -> float:
 
 
 QUANTITIES = {
-    "load_sectors": Quantity(
-        "sectors loaded from global memory", lambda counts: counts.counters["global_load_sectors"]
-    ),
+    "load_sectors": Quantity("sectors loaded from global memory", _loaded),
     "store_sectors": Quantity(
         "sectors stored to global memory", lambda counts: counts.counters["global_store_sectors"]
     ),
@@ -60,7 +67,7 @@ def count(kernel: Kernel, problem: Problem, quantities: Collection[str]) -> dict
 
     counts = sampling.count(kernel, problem)
     least = math.prod(problem.y_shape) * kernel.format.y.itemsize // _SECTOR
-    if counts.counters["global_store_sectors"] + counts.counters["library_bytes"] / _SECTOR < least:
+    if counts.counters["global_store_sectors"] + _library_sectors(counts) < least:
         raise LaunchError(
             f"{kernel.name} stored fewer sectors than y has ({least:,}): its kernels do not compute y",
         )

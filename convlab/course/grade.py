@@ -16,7 +16,7 @@ from .lab import Lab, find_lab, names
 from .submission import Submission, parse, read_submission
 
 # The time limit of one file in seconds: compiling, checking and counting.
-FILE_SECONDS = 300.0
+FILE_SECONDS = 600.0
 _SCRIPT = Path(__file__).with_name("grading_process.py")
 _grader = child.Child(_SCRIPT, options=["-P"])
 _ENGINES = ("sim", "cuda")
@@ -31,7 +31,7 @@ def grade(
     """Grade a student's file for a lab: correct, predicted, counted, asked.
 
     The file is compiled and run on the simulator, in a process without files, network and other
-    processes. It can run for at most 20 s in a launch, and 300 s in all. The same file gets the same
+    processes. It can run for at most 20 s in a launch, and 600 s in all. The same file gets the same
     grade, byte for byte, on every machine with the same versions.
 
     Parameters
@@ -139,9 +139,7 @@ def _graded(submission: Submission, lab: Lab, engine: str) -> Grade:
         reply = {"failed": f"not graded: the grader's process ended ({died})"}
     if "refused" in reply:
         raise ProblemError(reply["refused"])
-    facts = reply.get("grade") or _ungraded(
-        submission.path.name, reply["failed"], lab, submission
-    )
+    facts = reply.get("grade") or _ungraded(submission.path.name, reply["failed"], lab, submission)
     return Grade(facts, submission.source)
 
 
@@ -173,5 +171,3 @@ def _require_one_lab(grades: Sequence[Grade]) -> None:
     labs = sorted({grade.facts["lab"] for grade in grades} - {""})
     if len(labs) > 1:
         raise ProblemError(f"the files name several labs: {', '.join(labs)}; give one with --lab")
-
-

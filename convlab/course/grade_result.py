@@ -211,7 +211,9 @@ class Verified(Result):
     @property
     def notes(self) -> Sequence[str]:
         if self.claimed.get("lab_digest") != self.again.facts["lab_digest"]:
-            return ("the receipt is of another text of this lab: with or without its key, for example",)
+            return (
+                "the receipt is of another text of this lab: with or without its key, for example",
+            )
         return ()
 
     @property

@@ -55,7 +55,9 @@ class Grading:
     def run(self) -> dict[str, Any]:
         """Return the grade as values that JSON can hold."""
         if missing := sorted({"system calls", "files"} - set(confine.available())):
-            self.notes.append(f"this system cannot limit {' and '.join(missing)} of a student's file")
+            self.notes.append(
+                f"this system cannot limit {' and '.join(missing)} of a student's file"
+            )
         try:
             kernel = self._kernel()
         except (BuildError, CatalogError, ProblemError) as error:
@@ -191,8 +193,8 @@ class Grading:
         for par in counted:
             milestone = reached_by(par, values[par.quantity])
             points += par.points * (milestone.share if milestone else 0)
-            who = milestone.kernel if milestone else "none"
-            reached.append(f"{par.quantity} {values[par.quantity]:,.6g} ({who})")
+            who = milestone.kernel if milestone else "no milestone"
+            reached.append(f"{par.quantity} {values[par.quantity]:,.6g} reaches {who}")
         total = sum(par.points for par in counted)
         scale = self.lab.points["pars"] / total if total else 0
         self._part("pars", points * scale, "; ".join(reached) or "no pars")
@@ -277,7 +279,9 @@ def _is_endless(report: Report) -> bool:
 
 def _plain(name: str) -> str:
     """Return a file's name as a kernel's: letters, digits and underscores."""
-    return "".join(char if char.isalnum() and char.isascii() else "_" for char in name)[:50] or "lab"
+    return (
+        "".join(char if char.isalnum() and char.isascii() else "_" for char in name)[:50] or "lab"
+    )
 
 
 def _first_line(text: str) -> str:

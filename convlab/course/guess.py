@@ -97,13 +97,18 @@ class Asked:
         """Show a field for the number where widgets work; else the text."""
         from IPython.display import display
 
-        if self.guess is None and (field := _field(self)) is not None:
+        if self.guess is not None or (field := _field(self)) is None:
+            display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
+        elif hasattr(field, "_repr_mimebundle_"):
+            # Where no widget is shown, as on GitHub, the text is.
+            display({**field._repr_mimebundle_(), "text/plain": str(self)}, raw=True)
+        else:
             display(field)
-            return
-        display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
 
 
-def guess(question: str, count: float | Callable[[], float], *, stored: float | None = None) -> Asked:
+def guess(
+    question: str, count: float | Callable[[], float], *, stored: float | None = None
+) -> Asked:
     """Ask for a guess, and show the count only after a number was entered.
 
     In a notebook this shows a field for the number, if ipywidgets is installed. Without it, and in

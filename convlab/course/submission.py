@@ -1,11 +1,11 @@
 """A student's file: the kernel, and the answers in a comment block at its top.
 
-    /* lab
-    name: Ada Lovelace
-    lab: direct
-    prediction: 12800
-    choice: b
-    */
+/* lab
+name: Ada Lovelace
+lab: direct
+prediction: 12800
+choice: b
+*/
 """
 
 import hashlib
@@ -57,7 +57,9 @@ def read_submission(path: str | Path) -> Submission:
     if location.suffix != ".cu":
         raise ProblemError(f"{arguments.end_of(location)} is no .cu file; name the student's file")
     if location.is_symlink() or not location.is_file():
-        raise ProblemError(f"{arguments.end_of(location)} is no plain file; name the student's file")
+        raise ProblemError(
+            f"{arguments.end_of(location)} is no plain file; name the student's file"
+        )
     if location.stat().st_size > _LONGEST_FILE:
         raise ProblemError(
             f"{arguments.end_of(location)} has over {_LONGEST_FILE:,} bytes; a lab's file is shorter"

@@ -61,6 +61,11 @@ _REFUSED = (
     (r"\b_Pragma\b", "a pragma in a macro"),
     (r"\b(?:CONVLAB_SIMULATOR|__SANITIZE_\w+|__GNUC__|__has_\w+)\b", "a question where it runs"),
     (r"\bsim(?:_\w+|\s*::)", "names of the simulator"),
+    (
+        r"\b(?:cudaMemcpy(?!ToSymbol)\w*|cuda(?:MallocHost|MallocManaged|Host\w+|LaunchHostFunc)|"
+        r"__managed__)",
+        "data on the host: the kernels compute y on the device",
+    ),
     (r"\bconst_cast\b", "a cast that makes constants writable"),
     (r"##|%:%:", "pasted names"),
     (r"\?\?[=/'()!<>-]|\\[uU][0-9a-fA-F]{4}", "characters that are written as others"),

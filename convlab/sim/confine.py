@@ -9,6 +9,7 @@ imports nothing from convlab, because the host process has no path to it.
 """
 
 import ctypes
+import errno
 import os
 import platform
 import resource
@@ -25,25 +26,29 @@ _FILTER = 2
 # ---- the numbers of system calls, of an architecture and its audit number
 _X86_64 = (
     0xC000003E,
-    "read 0 write 1 close 3 fstat 5 lseek 8 mmap 9 mprotect 10 munmap 11 brk 12 rt_sigaction 13 "
-    "rt_sigprocmask 14 rt_sigreturn 15 ioctl 16 pread64 17 pwrite64 18 readv 19 writev 20 access 21 "
-    "sched_yield 24 mremap 25 madvise 28 dup 32 dup2 33 nanosleep 35 getitimer 36 setitimer 38 "
-    "getpid 39 clone 56 exit 60 uname 63 fcntl 72 readlink 89 getrusage 98 sysinfo 99 getuid 102 "
-    "sigaltstack 131 arch_prctl 158 gettid 186 futex 202 sched_getaffinity 204 set_tid_address 218 "
-    "clock_gettime 228 clock_getres 229 clock_nanosleep 230 exit_group 231 tgkill 234 openat 257 "
-    "newfstatat 262 readlinkat 267 set_robust_list 273 dup3 292 getrandom 318 membarrier 324 "
-    "statx 332 rseq 334 clone3 435",
+    (
+        "read 0 write 1 close 3 fstat 5 lseek 8 mmap 9 mprotect 10 munmap 11 brk 12 rt_sigaction 13 "
+        "rt_sigprocmask 14 rt_sigreturn 15 ioctl 16 pread64 17 pwrite64 18 readv 19 writev 20 access 21 "
+        "sched_yield 24 mremap 25 madvise 28 dup 32 dup2 33 nanosleep 35 getitimer 36 setitimer 38 "
+        "getpid 39 clone 56 exit 60 uname 63 fcntl 72 readlink 89 getrusage 98 sysinfo 99 getuid 102 "
+        "sigaltstack 131 arch_prctl 158 gettid 186 futex 202 sched_getaffinity 204 set_tid_address 218 "
+        "clock_gettime 228 clock_getres 229 clock_nanosleep 230 exit_group 231 tgkill 234 openat 257 "
+        "newfstatat 262 readlinkat 267 set_robust_list 273 dup3 292 getrandom 318 membarrier 324 "
+        "statx 332 rseq 334 clone3 435"
+    ),
 )
 _AARCH64 = (
     0xC00000B7,
-    "dup 23 dup3 24 fcntl 25 ioctl 29 faccessat 48 openat 56 close 57 lseek 62 read 63 write 64 "
-    "readv 65 writev 66 pread64 67 pwrite64 68 readlinkat 78 newfstatat 79 fstat 80 exit 93 "
-    "exit_group 94 set_tid_address 96 futex 98 set_robust_list 99 nanosleep 101 getitimer 102 "
-    "setitimer 103 clock_gettime 113 clock_getres 114 clock_nanosleep 115 sched_getaffinity 123 "
-    "sched_yield 124 tgkill 131 sigaltstack 132 rt_sigaction 134 rt_sigprocmask 135 rt_sigreturn 139 "
-    "uname 160 getrusage 165 getpid 172 getuid 174 gettid 178 sysinfo 179 brk 214 munmap 215 "
-    "mremap 216 clone 220 mmap 222 mprotect 226 madvise 233 getrandom 278 membarrier 283 statx 291 "
-    "rseq 293 clone3 435",
+    (
+        "dup 23 dup3 24 fcntl 25 ioctl 29 faccessat 48 openat 56 close 57 lseek 62 read 63 write 64 "
+        "readv 65 writev 66 pread64 67 pwrite64 68 readlinkat 78 newfstatat 79 fstat 80 exit 93 "
+        "exit_group 94 set_tid_address 96 futex 98 set_robust_list 99 nanosleep 101 getitimer 102 "
+        "setitimer 103 clock_gettime 113 clock_getres 114 clock_nanosleep 115 sched_getaffinity 123 "
+        "sched_yield 124 tgkill 131 sigaltstack 132 rt_sigaction 134 rt_sigprocmask 135 rt_sigreturn 139 "
+        "uname 160 getrusage 165 getpid 172 getuid 174 gettid 178 sysinfo 179 brk 214 munmap 215 "
+        "mremap 216 clone 220 mmap 222 mprotect 226 madvise 233 getrandom 278 membarrier 283 statx 291 "
+        "rseq 293 clone3 435"
+    ),
 )
 _CALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}
 # clone with this flag starts a thread; without it, a process.
@@ -55,8 +60,6 @@ _ANY_BIT = 0x45
 _RETURN = 0x06
 _ALLOW = 0x7FFF0000
 _REFUSE = 0x00050000
-_EPERM = 1
-_ENOSYS = 38
 # Offsets in struct seccomp_data: the call, the architecture, the low half of the first argument.
 _NUMBER = 0
 _ARCHITECTURE = 4
@@ -81,10 +84,10 @@ def available() -> list[str]:
     """Return which parts this system has: "limits", "system calls", "files"."""
     parts = ["limits"]
     libc = ctypes.CDLL(None, use_errno=True)
-    # An invalid pointer is refused as such (EFAULT) where filters exist.
-    if platform.machine() in _CALLS and libc.prctl(_SET_SECCOMP, _FILTER, None, 0, 0) < 0:
-        if ctypes.get_errno() == 14:
-            parts.append("system calls")
+    # Where filters exist, an invalid pointer is refused as such.
+    libc.prctl(_SET_SECCOMP, _FILTER, None, 0, 0)
+    if platform.machine() in _CALLS and ctypes.get_errno() == errno.EFAULT:
+        parts.append("system calls")
     if libc.syscall(_CREATE, None, 0, _VERSION_FLAG) > 0:
         parts.append("files")
     return parts
@@ -159,7 +162,7 @@ def _restrict_calls(libc: ctypes.CDLL) -> None:
     clone3 = numbers.pop("clone3")
     clone = numbers.pop("clone")
     tgkill = numbers.pop("tgkill")
-    refuse = (_RETURN, 0, 0, _REFUSE | _EPERM)
+    refuse = (_RETURN, 0, 0, _REFUSE | errno.EPERM)
     allow = (_RETURN, 0, 0, _ALLOW)
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
@@ -167,7 +170,7 @@ def _restrict_calls(libc: ctypes.CDLL) -> None:
         refuse,
         (_LOAD, 0, 0, _NUMBER),
         (_EQUAL, 0, 1, clone3),
-        (_RETURN, 0, 0, _REFUSE | _ENOSYS),
+        (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),
     ]
     for number in numbers.values():
         code += [(_EQUAL, 0, 1, number), allow]

@@ -28,12 +28,12 @@ def test_a_planted_submission_gets_its_points(small, name):
     assert not deviations(name, result.facts)
 
 
-def test_a_right_file_is_graded_and_verified(small, capsys):
+def test_a_right_file_is_graded_and_verified(small, capfd):
     folder, lab, right = small
     path = write_submission(folder, "best", right)
     receipt = folder / "receipt.json"
     status = main(["grade", str(path), "--lab", str(lab.path), "--json", "--save", str(receipt)])
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(capfd.readouterr().out)
     assert status == 0 and document["grade"]["points"] == 100
     again = grade(path, lab.path)
     assert json.dumps(again.receipt, indent=1) == receipt.read_text()
@@ -59,5 +59,7 @@ def test_on_a_gpu_points_follow_the_time(small):
     table = '[gpu]\nfast_kernel = "01b_register_channels"\nslow_kernel = "01_direct"\n'
     timed = folder / "timed.toml"
     timed.write_text(lab.path.read_text() + table + "fast_ms = 100\nslow_ms = 200\n")
-    parts = {part["part"]: part["points"] for part in grade(path, timed, engine="cuda").facts["parts"]}
+    parts = {
+        part["part"]: part["points"] for part in grade(path, timed, engine="cuda").facts["parts"]
+    }
     assert parts["correct"] == 40 and parts["pars"] == 30

@@ -97,7 +97,9 @@ def test_a_par_is_the_best_milestone_that_is_reached():
     assert [each and each.kernel for each in reached] == [None, "a", "a", "b", "b"]
 
 
-@pytest.mark.parametrize(("ms", "share"), [(1.0, 1.0), (2.0, 1.0), (3.0, 0.5), (4.0, 0.0), (9.0, 0)])
+@pytest.mark.parametrize(
+    ("ms", "share"), [(1.0, 1.0), (2.0, 1.0), (3.0, 0.5), (4.0, 0.0), (9.0, 0)]
+)
 def test_points_are_linear_in_the_time(ms, share):
     assert linear(ms, fast=2.0, slow=4.0) == share
 
@@ -169,6 +171,8 @@ def test_a_mistake_in_the_answers_is_named(block, message):
         ("void sim_finish();", "names of the simulator"),
         ("auto a = sim::shared;", "names of the simulator"),
         ('const char* a = R"(x)";', "raw strings"),
+        ("auto e = cudaMemcpyAsync(h, x, 4, cudaMemcpyDeviceToHost, s);", "data on the host"),
+        ("__managed__ float a[9];", "data on the host"),
         ("??=define A", "characters that are written as others"),
         ("/* x", "a comment without its end"),
     ],
@@ -179,7 +183,9 @@ def test_a_file_with_more_than_a_lab_needs_is_refused_at_its_line(line, reason):
 
 
 def test_comments_and_strings_may_say_anything():
-    vet_source('// asm\n/* system("x") __attribute__ */\nconst char* a = "asm ## sim_";\n', "lab.cu")
+    vet_source(
+        '// asm\n/* system("x") __attribute__ */\nconst char* a = "asm ## sim_";\n', "lab.cu"
+    )
 
 
 # ---- files and receipts
