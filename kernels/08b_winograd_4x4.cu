@@ -35,7 +35,7 @@ constexpr float kA2 = kA * kA, kB2 = kB * kB;
 
 #include "winograd_tile.cuh"
 
-// An estimate by count; the notebook 04_to_the_limit compares it with measurements.
+// An estimate by count.
 // For a block and an input channel, the 32 x 32 x 36 products are 1152 warp instructions. With
 // their reads (7 of 16 bytes for 96 products of a thread) and loop steps, the twelve warps issue
 // 1340 instructions, the loaders 280. An SM issues four a cycle, so these take 405 cycles. The

@@ -25,6 +25,7 @@
 //       R == 3 and S == 3
 //       or R * S == 1 and pad_h + pad_w == 0 and H * W % 4 == 0
 //             and (stride_h == 1 and stride_w == 1 and K >= 128 and (K >= 256 or C <= 256)
+//                      and (K <= C or C <= 128)
 //                  or stride_h == 2 and stride_w == 2 and W % 4 == 0)
 // limits: 3x3 filters keep the tensor cores busy, but a block stores when it has multiplied. 1x1
 //       filters wait for the L2 cache, most of all with a stride: whole rows are copied. Rows are

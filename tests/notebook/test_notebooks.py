@@ -50,6 +50,7 @@ sets["awkward"], sets["by name only"] = sets["awkward"][::8], sets["awkward"]
 nvcc_report.nvcc_report = lambda kernel: None
 """
 # One file per notebook: the solutions of its exercises in order, separated by lines "# %%".
+# The puzzles have a folder, with a file for each gap.
 SOLUTIONS = Path(__file__).resolve().parent / "solutions"
 
 
@@ -74,7 +75,12 @@ class Run:
 
 
 def solutions(name: str) -> list[str]:
-    """Read the reference solutions of a notebook's exercises."""
+    """Read the reference solutions of a notebook's exercises; those of the puzzles are files."""
+    if (SOLUTIONS / name).is_dir():
+        paths = sorted((SOLUTIONS / name).iterdir())
+        return [
+            f'{path.stem.split("_", 1)[1]} = """\n{path.read_text()}"""' for path in paths
+        ]
     return [text.strip() for text in (SOLUTIONS / f"{name}.txt").read_text().split("# %%\n")]
 
 
@@ -192,6 +198,7 @@ def test_committed_opens_its_kernel(committed: NotebookNode) -> None:
 def test_committed_names_only_existing_rungs(committed: NotebookNode) -> None:
     text = "\n".join(cell.source for cell in committed.cells)
     existing = {path.stem for path in KERNELS.glob("*.cu")} | set(names()) | {"04_your_idea"}
+    existing |= {path.stem for path in (NOTEBOOKS / "puzzles").glob("*.cu")}
     assert set(re.findall(r"\b0\d[a-z]?_[a-z]\w*", text)) <= existing
 
 

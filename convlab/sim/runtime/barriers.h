@@ -99,8 +99,10 @@ void Worker::complete(int w, size_t g) {
 // Synchronizes the lanes of a mask: what is ordered before one of them is ordered before all.
 void Worker::order(int w, unsigned mask) {
     Warp& warp = warps[w];
-    if (!async.clocks.empty()) share_clocks(w, mask);
     share_knowledge(w * 32, lanes_of(w), mask);
+    // Stamps and clocks order accesses that are watched.
+    if (!is_watched) return;
+    if (!async.clocks.empty()) share_clocks(w, mask);
     if (!(lanes_present(w) & ~mask)) {
         warp.all_known = warp.stamp;
     } else {
