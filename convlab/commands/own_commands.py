@@ -142,6 +142,9 @@ class Compare(Command):
             "--all", action="store_true", help="compare all kernels, which takes longer"
         )
         add_engine(parser)
+        group_of(parser, HOW).add_argument(
+            "--gpu", help="without a GPU, predict times for this one: A100, H100, ...; default: H200"
+        )
         add_plot(parser)
         add_save(parser)
 
@@ -160,6 +163,7 @@ class Compare(Command):
             arguments.problem,
             engine=arguments.engine,
             each=_RowsAsTheyCome() if wants_rows else None,
+            gpu=arguments.gpu,
         )
 
 

@@ -68,8 +68,9 @@ def compare(
     traffic to global memory, which is not a time. The floor is the theoretical minimum of either.
     To learn which of two kernels is faster, and how surely, use `ab`.
 
-    Without a GPU, and with nvcc, the times of kernels that you name are also predicted, for the
-    whole problem. The check and the traffic are of the problem that was run, which is smaller.
+    Without a GPU, and with nvcc, the times of kernels that you name are predicted for a problem that
+    is too large for the simulator. They are of the whole problem. The check and the traffic are of
+    the problem that was run, which is smaller.
 
     On the simulator, if you name no kernels, two checks are left out, which saves half of the time:
     nvcc does not compile the kernels, and indices of local arrays are not checked. `check` does
@@ -101,8 +102,9 @@ def compare(
     each
         Called with the comparison of each kernel, as soon as its row is complete.
     gpu
-        The GPU that times are predicted for, by name: one of `machine.device.GPUS`. The default is
-        the H200. Times are measured if there is a GPU, and `gpu` is then an error.
+        The GPU that times are predicted for, by name: one of `machine.device.GPUS`. With it, times
+        of small problems and of a selection or all kernels are predicted too. The default is the
+        H200. Times are measured if there is a GPU, and `gpu` is then an error.
 
     Returns
     -------
@@ -150,7 +152,8 @@ def compare(
             'times are measured on this machine\'s GPU: leave out gpu=, or use engine="sim"'
         )
     # Without named kernels nvcc does not run, and a prediction would wait for it.
-    predicts = not on_gpu and (gpu is not None or not briefly) and forecast.available()
+    named_some = not briefly and not (isinstance(kernels, str) and kernels == ALL)
+    predicts = not on_gpu and (gpu is not None or named_some) and forecast.available()
     options = _Options(
         scale,
         seed,
@@ -160,6 +163,7 @@ def compare(
         briefly=briefly,
         each=each,
         forecast_for=forecast_for if predicts else None,
+        small_too=gpu is not None,
     )
     results = [_compared(loaded, one, options) for one in problems]
     return Comparisons(tuple(results)) if is_set else results[0]
@@ -174,6 +178,7 @@ class _Options:
     place_only : whether a kernel's measurement ends once its place is certain.
     briefly : whether simulated kernels are checked without nvcc and without a second build.
     forecast_for : the GPU that times are predicted for; None if none is predicted.
+    small_too : whether times are also predicted for a problem that the simulator runs whole.
     """
 
     scale: str | None
@@ -184,6 +189,7 @@ class _Options:
     briefly: bool
     each: Callable[[Comparison], object] | None
     forecast_for: Gpu | None
+    small_too: bool
 
 
 @dataclass
@@ -361,15 +367,16 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
     scaled = None
     if kernels:
         problem, scaled = fit(problem, kernels, options.scale)
+    predicted_on = options.forecast_for if scaled or options.small_too else None
     entries = [Contestant(kernel) for kernel in kernels]
     on_gpu = any(kernel.device.type == "cuda" for kernel in kernels)
     peaks = ceilings(kernels[0].device) if on_gpu else None
 
     def shown(some: Sequence[Contestant]) -> Comparison:
         found = _comparison(some, problem, scaled, peaks)
-        if options.forecast_for is None:
+        if predicted_on is None:
             return found
-        return replace(found, forecast_for=options.forecast_for.name, whole=whole)
+        return replace(found, forecast_for=predicted_on.name, whole=whole)
 
     def done(entry: Contestant) -> None:
         if options.each is not None:
@@ -402,8 +409,8 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
                     entry.failed("does not build", built.error)
                 else:
                     entry.check(problem, options.seed, briefly=options.briefly)
-                if options.forecast_for is not None and entry.correct:
-                    entry.predict(whole, options.forecast_for)
+                if predicted_on is not None and entry.correct:
+                    entry.predict(whole, predicted_on)
                 # On the simulator the run of the check was counted, and the row is complete.
                 if not on_gpu or entry.report is None:
                     done(entry)

@@ -207,7 +207,7 @@ class Comparison(Costly):
         parts = ["floor: the theoretical minimum"]
         if "predicted_ms" in self.frame:
             parts.insert(0, f"predicted ms: for {self.forecast_for}, at full size; {PREDICTED_ERROR}")
-            parts.append("traffic and floor: of the problem that was run")
+            parts.append("traffic and floor are of the problem that was run")
         if self.scaled:
             parts.append(self.scaled)
         verdicts = list(self.frame["correct"])
