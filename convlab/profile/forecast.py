@@ -29,13 +29,19 @@ def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
     LaunchError
         The simulator cannot count its work, or the model lacks something.
     """
+    prediction, doubt = prediction_of(kernel, problem, gpu)
+    return Forecast(prediction.ms, doubt)
+
+
+def prediction_of(kernel: Kernel, problem: Problem, gpu: Gpu) -> tuple[Prediction, str]:
+    """Return a kernel's prediction, and why it may be far off; raise what `forecast` raises."""
     functions = disassembly.compiled(kernel, gpu)
     counts = sampling.count(kernel.on("sim"), problem, _MACS, _LEAST)
     launched = launched_functions(functions, counts.lines, counts.launches)
     prediction = predict(problem, gpu, launched, counts, None, kernel.format)
     if prediction is None:
         raise LaunchError("no launched function was both compiled and counted")
-    return Forecast(prediction.ms, _doubt(prediction, launched, counts, gpu))
+    return prediction, _doubt(prediction, launched, counts, gpu)
 
 
 def _doubt(

@@ -128,11 +128,11 @@ _NUMBERS = ("requests", "units", "ideal_units", "lanes", "bytes", "partial")
 
 
 def count(
-    kernel: Kernel, problem: Problem, macs: int = MACS, least: int = _LEAST
+    kernel: Kernel, problem: Problem, macs: int | None = None, least: int = _LEAST
 ) -> Counts | Multiplied:
     """Count a kernel's work on a problem, with as many blocks as simulate in about a second.
 
-    A problem of at most `macs` multiply-adds runs completely, on random data. Of a larger one, at
+    A problem of at most `macs` multiply-adds (`MACS`) runs completely, on random data. Of a larger one, at
     least `least` blocks run. If each block of a fixed grid computes much (persistent blocks), a
     smaller problem is counted, and its counts are multiplied.
 
@@ -141,6 +141,7 @@ def count(
     LaunchError
         The kernel fails, a single block takes too long, or the room ``sim`` is not installed.
     """
+    macs = macs or MACS
     if problem.macs <= macs:
         return simulate(kernel, problem, seed=0)
     launches = planned_launches(kernel, problem)
