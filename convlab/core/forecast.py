@@ -13,6 +13,12 @@ from .kernel.runnable import Runnable
 from .machine import toolchain
 from .machine.gpus import Gpu
 from .problem.problem import Problem
+from .show.table import short
+
+
+# A kernel is predicted to be faster only if the two times differ by more than this factor: the error
+# that most rows of profile/MODEL.md are within.
+ERROR = 1.6
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,20 @@ class Forecast:
 
     ms: float
     doubt: str = ""
+
+
+def comparison(a: Forecast | str, b: Forecast | str, gpu: str) -> str:
+    """Return a sentence about B's predicted time in relation to A's; empty without both times."""
+    if isinstance(a, str) or isinstance(b, str):
+        return ""
+    times = f"A {short(a.ms)} ms, B {short(b.ms)} ms on {gpu} at full size"
+    doubts = " and ".join(dict.fromkeys(each.doubt for each in (a, b) if each.doubt))
+    if doubts:
+        return f"in doubt: {times} ({doubts})"
+    ratio = b.ms / a.ms
+    if 1 / ERROR < ratio < ERROR:
+        return f"too close to predict: {times} (the model's error: a factor of {ERROR})"
+    return f"B is predicted {'faster' if ratio < 1 else 'slower'}: {times}"
 
 
 def available() -> bool:
