@@ -15,7 +15,6 @@ from .machine.gpus import Gpu
 from .problem.problem import Problem
 from .show.table import short
 
-
 # A kernel is predicted to be faster only if the two times differ by more than this factor: the error
 # that most rows of profile/MODEL.md are within.
 ERROR = 1.6

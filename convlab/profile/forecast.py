@@ -35,6 +35,8 @@ def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
 
 def prediction_of(kernel: Kernel, problem: Problem, gpu: Gpu) -> tuple[Prediction, str]:
     """Return a kernel's prediction, and why it may be far off; raise what `forecast` raises."""
+    if gpu.datasheet is None:
+        raise LaunchError(f"the datasheet of {gpu.driver_name} is not known: name a GPU with gpu=")
     functions = disassembly.compiled(kernel, gpu)
     counts = sampling.count(kernel.on("sim"), problem, _MACS, _LEAST)
     launched = launched_functions(functions, counts.lines, counts.launches)

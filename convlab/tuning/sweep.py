@@ -16,7 +16,6 @@ from ..core.kernel.provenance import made_of
 from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import Gpu, describe, find_gpu
-from ..core.machine.gpus import DEFAULT_GPU
 from ..core.machine.progress import bar as progress_bar
 from ..core.problem.named import members
 from ..core.problem.problem import Problem
@@ -91,7 +90,7 @@ def sweep(
     limit_seconds : the most time to measure one point, in seconds.
     progress : show a progress bar.
     gpu : the GPU that times are predicted for, by name: one of `machine.device.GPUS`, also for a
-        small problem; the default is the H200. It is an error if times are measured.
+        small problem; the default is that of this machine, or the H200. It is an error if times are measured.
 
     Returns
     -------
@@ -116,7 +115,7 @@ def sweep(
         forecast.require()
         if not kernel.counts:
             raise ProblemError('gpu= predicts times of simulated kernels: use engine="sim"')
-    predicts_for = find_gpu(gpu or DEFAULT_GPU)
+    predicts_for = find_gpu(gpu)
     predicts = kernel.counts and forecast.available()
     grid = _grid(tunables)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]

@@ -266,16 +266,17 @@ def rung_table(points: pd.DataFrame) -> str:
 
     rows = list(points.itertuples())
     pipelined = [row for row in rows if any(part.pipelined for part in row.parts)]
-    lines = ["| kernel | problem | predicted / measured | ratio | constant | |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| kernel | problem | predicted / measured | ratio | constant | |",
+        "|---|---|---|---|---|---|",
+    ]
     kept_apart = []
     for row in rows:
         exponent = PIPELINE_OVERLAP
         constant = "none fitted to such kernels"
         if row in pipelined:
             others = [other for other in pipelined if other.kernel != row.kernel]
-            exponent = min(
-                PIPELINE_GRID, key=lambda p: sum(squared(other, p) for other in others)
-            )
+            exponent = min(PIPELINE_GRID, key=lambda p: sum(squared(other, p) for other in others))
             constant = f"{exponent:g}, by the other rungs"
         ms = predicted_ms(row, exponent)
         kept_apart.append((row, ms))
@@ -303,8 +304,7 @@ def _summary(label: str, kept_apart: list[tuple]) -> str:
     pairs = [
         ((a, a_ms), (b, b_ms))
         for (a, a_ms), (b, b_ms) in itertools.combinations(kept_apart, 2)
-        if a.problem == b.problem
-        and abs(math.log(a.measured_ms / b.measured_ms)) > math.log(APART)
+        if a.problem == b.problem and abs(math.log(a.measured_ms / b.measured_ms)) > math.log(APART)
     ]
     right = sum((a.measured_ms < b.measured_ms) == (x < y) for (a, x), (b, y) in pairs)
     return (
@@ -364,9 +364,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=40.0, help="seconds for the counters (default: 40)"
     )
-    parser.add_argument(
-        "--kernel", action="append", help="this kernel only (default: all rungs)"
-    )
+    parser.add_argument("--kernel", action="append", help="this kernel only (default: all rungs)")
     parser.add_argument("--only", choices=("times", "rungs", "dram"))
     parser.add_argument(
         "--write", type=Path, metavar="FOLDER", help="the folder of MODEL.md and DRAM.md"

@@ -18,7 +18,6 @@ from ..kernel.runnable import Runnable
 from ..kernel.runner import runner
 from ..kernel.shrink_to_fit import fit
 from ..machine.device import Gpu, ceilings, describe, find_gpu, floor_seconds
-from ..machine.gpus import DEFAULT_GPU
 from ..problem.named import members
 from ..problem.problem import Problem
 from . import ab_timing
@@ -94,7 +93,7 @@ def ab(
         Seed of the data and of the order within the rounds.
     gpu
         The GPU that times are predicted for, by name: one of `machine.device.GPUS`, also for a small
-        problem. The default is the H200. It is an error if times are measured.
+        problem. The default is that of this machine, or the H200. It is an error if times are measured.
 
     Returns
     -------
@@ -143,7 +142,7 @@ def ab(
     settings = _Settings(threshold, modes, options, careful)
     if gpu is not None:
         forecast.require()
-    predicts_for = find_gpu(gpu or DEFAULT_GPU)
+    predicts_for = find_gpu(gpu)
     sides = side_by_side((a, b), engine)
     counted = all(kernel.counts for kernel in sides)
     if gpu is not None and not counted:

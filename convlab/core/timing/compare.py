@@ -32,7 +32,6 @@ from ..machine.device import (
     find_gpu,
     floor_seconds,
 )
-from ..machine.gpus import DEFAULT_GPU
 from ..machine.progress import bar as progress_bar
 from ..problem.named import members
 from ..problem.problem import Problem
@@ -104,7 +103,7 @@ def compare(
     gpu
         The GPU that times are predicted for, by name: one of `machine.device.GPUS`. With it, times
         of small problems and of a selection or all kernels are predicted too. The default is the
-        H200. Times are measured if there is a GPU, and `gpu` is then an error.
+        GPU of this machine, or the H200. Times are measured if there is a GPU, and `gpu` is then an error.
 
     Returns
     -------
@@ -142,7 +141,7 @@ def compare(
     briefly = kernels is None
     if gpu is not None:
         forecast.require()
-    forecast_for = find_gpu(gpu or DEFAULT_GPU)
+    forecast_for = find_gpu(gpu)
     if kernels is None:
         kernels = first_kernels(problems, engine, scale)
     loaded = _load(kernels, engine, baselines)

@@ -206,7 +206,9 @@ class Comparison(Costly):
         """One line: what the floor is, why the problem was scaled down, what is not shown."""
         parts = ["floor: the theoretical minimum"]
         if "predicted_ms" in self.frame:
-            parts.insert(0, f"predicted ms: for {self.forecast_for}, at full size; {PREDICTED_ERROR}")
+            parts.insert(
+                0, f"predicted ms: for {self.forecast_for}, at full size; {PREDICTED_ERROR}"
+            )
             parts.append("traffic and floor are of the problem that was run")
         if self.scaled:
             parts.append(self.scaled)
