@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from . import rooms
 from .errors import ConvlabError, ProblemError
+from .kernel.kernel import Kernel
 from .kernel.runnable import Runnable
 from .machine import toolchain
 from .machine.gpus import Gpu
@@ -65,10 +66,13 @@ def require() -> None:
         )
 
 
-def forecast(kernel: Runnable, problem: Problem, gpu: Gpu) -> Forecast | str:
+def applies(kernel: Runnable) -> bool:
+    """Return whether a runnable has machine code, from which a time can be predicted."""
+    return isinstance(kernel, Kernel)
+
+
+def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast | str:
     """Return a kernel's predicted time, or why there is none."""
-    if kernel.path is None and kernel.source is None:
-        return "only a kernel's machine code gives a time"
     if cause := kernel.unsupported(problem):
         return f"it does not support {problem.label}: {cause}"
     try:

@@ -147,7 +147,7 @@ def ab(
     counted = all(kernel.counts for kernel in sides)
     if gpu is not None and not counted:
         raise ProblemError('gpu= predicts times of two simulated kernels: use engine="sim"')
-    predicts = counted and forecast.available()
+    predicts = all(map(forecast.applies, sides)) and counted and forecast.available()
     problems, is_set = members(problem)
     results = []
     for one in problems:

@@ -408,7 +408,8 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
                     entry.failed("does not build", built.error)
                 else:
                     entry.check(problem, options.seed, briefly=options.briefly)
-                if predicted_on is not None and entry.correct:
+                applies = predicted_on is not None and forecast.applies(entry.kernel)
+                if applies and entry.correct:
                     entry.predict(whole, predicted_on)
                 # On the simulator the run of the check was counted, and the row is complete.
                 if not on_gpu or entry.report is None:
