@@ -18,4 +18,4 @@
 // limits: Memory, as 11b.
 #define NUMBER bf16
 #define WIDTHS 256, 224, 192, 176, 128
-#include "rows.cuh"
+#include "11b_wgmma_rows.cu"

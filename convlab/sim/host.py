@@ -29,6 +29,9 @@ _GRACE = 2.0
 # Address and bytes of the workspace and the plan, by name. All calls of a request share them.
 _own_memory: dict[bytes, tuple[int, int]] = {}
 abi = child.load(Path(__file__).parents[1] / "core" / "kernel" / "abi.py")
+confine = child.load(Path(__file__).with_name("confine.py"))
+# If this variable is set, an untrusted kernel runs: see ``confine.py``.
+_IS_CONFINED = bool(os.environ.get("CONVLAB_CONFINED"))
 
 
 def serve(server) -> None:
@@ -179,6 +182,8 @@ def _run_and_exit(request: dict, report: int) -> None:
 def _run(request: dict, report: int) -> None:
     """Run one request; the runtime and `_write` write to the report."""
     runtime = _start_runtime(request, report)
+    if _IS_CONFINED:
+        request = _confined(request)
     # Loading the library runs its static initialisers.
     library = ctypes.CDLL(request["library"])
     _write(report, "base", _base_address(request["library"]))
@@ -210,6 +215,15 @@ def _run(request: dict, report: int) -> None:
     runtime.sim_finish()
 
 
+def _confined(request: dict) -> dict:
+    """Confine this process, and return the request with the tensors' memory as it can still open it."""
+    memory = os.open(request["memory"], os.O_RDWR)
+    libraries = [str(Path(request[name]).parent) for name in ("library", "runtime")]
+    system = ["/usr", "/lib", "/lib64", "/etc/ld.so.cache", f"/proc/{os.getpid()}"]
+    confine.confine([*libraries, *system], request["threads"] * (request["time_limit"] + _GRACE))
+    return request | {"memory": f"/proc/self/fd/{memory}"}
+
+
 def _start_runtime(request: dict, report: int) -> ctypes.CDLL:
     """Load the simulator's runtime, and apply the settings of a request."""
     runtime = ctypes.CDLL(request["runtime"], mode=ctypes.RTLD_GLOBAL)
@@ -222,6 +236,8 @@ def _start_runtime(request: dict, report: int) -> ctypes.CDLL:
     runtime.sim_schedule(request["schedule"])
     if request.get("serial"):
         runtime.sim_serial()
+    if not request.get("counts", True) and not request.get("watch"):
+        runtime.sim_uncounted()
     runtime.sim_time_limit(c_double(request["time_limit"]), c_double(request["stall_limit"]))
     runtime.sim_watch(c_uint64(request.get("watch", 0)))
     if request.get("sample"):

@@ -92,6 +92,7 @@ class SimLaunch(Launch):
                 schedule=schedule,
                 earlier=self._earlier,
                 watch=self.most_watched,
+                counts=self.counted,
                 workspace_shift=self._workspace_shift,
             )
         except LaunchError as error:
@@ -102,7 +103,8 @@ class SimLaunch(Launch):
         self.launches = trace.launches
         self.watched_in_part = trace.watched_in_part and not trace.needs_all
         # What a part of the blocks did is no count of the whole launch.
-        self.counters = None if trace.watched_in_part else trace.counters
+        incomplete = trace.watched_in_part or not self.counted
+        self.counters = None if incomplete else trace.counters
 
     def call_after(self, earlier: Sequence[Problem]) -> None:
         """Call the kernel for other problems first, and then for this one, in one process."""

@@ -49,7 +49,7 @@ def test_scaled_keeps_the_sizes_that_reveal_mistakes(p):
     assert q.macs <= 20_000_000
     if q is p:
         return
-    assert q.macs > 10_000_000 or q.N > 2
+    assert q.macs > 9_000_000 or q.N > 2
     assert q.N >= min(p.N, 2)
     for size, now, filter_size, i in ((p.H, q.H, p.R, 0), (p.W, q.W, p.S, 1)):
         assert now >= min(size, 4 * (p.dilation[i] * (filter_size - 1) + 1))
@@ -144,7 +144,7 @@ def test_specification(spec, expected):
 def test_bad_specification(spec, message):
     with pytest.raises(ProblemError, match=message):
         problem(spec)
-    with pytest.raises(ProblemError, match="headline, kernelbench, resnet50, awkward"):
+    with pytest.raises(ProblemError, match="headline, kernelbench, resnet50, ece408, gpumode_conv2d, awkward"):
         problems("headlines")
 
 

@@ -123,7 +123,7 @@ ENTRY run_feeding(int feed, int threads, int rounds, int blocks, const float* x,
 }
 
 // ---- stores: planes of side x side floats, by persistent blocks ----------------------------------
-enum Store { kBulkRows, kBulkRuns, kFloats, kFragments };
+enum Store { kBulkRows, kBulkRuns, kBulkWhole, kFloats, kFragments };
 
 template <int store>
 __global__ void __launch_bounds__(256) storing(float* g_y, int side, int planes) {
@@ -146,9 +146,12 @@ __global__ void __launch_bounds__(256) storing(float* g_y, int side, int planes)
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             float* y = g_y + tile / runs * 128 * plane + tile % runs * 256;
-            if constexpr (store == kBulkRuns) {
+            if constexpr (store == kBulkRuns || store == kBulkWhole) {
                 if (threadIdx.x < 128) {
-                    bulk_store(y + threadIdx.x * plane, s_y, 1024);
+                    float* y_run = y + threadIdx.x * plane;
+                    // Begin the run at the next multiple of 32 bytes. Then it also ends at one.
+                    if constexpr (store == kBulkWhole) y_run = g_y + (y_run - g_y + 7) / 8 * 8;
+                    bulk_store(y_run, s_y, 1024);
                     bulk_commit();
                     bulk_wait_read<3>();
                 }
@@ -162,13 +165,13 @@ __global__ void __launch_bounds__(256) storing(float* g_y, int side, int planes)
                         *reinterpret_cast<float2*>(y_lane + 8 * h * plane + 8 * j) = value;
             }
         }
-        if constexpr (store == kBulkRuns) bulk_wait_read<0>();
+        if constexpr (store == kBulkRuns || store == kBulkWhole) bulk_wait_read<0>();
     }
 }
 
 ENTRY run_storing(int store, int side, int planes, int blocks, float* y, cudaStream_t stream) {
     auto kernel = store == kBulkRows ? storing<kBulkRows> : store == kBulkRuns ? storing<kBulkRuns>
-                : store == kFloats ? storing<kFloats> : storing<kFragments>;
+                : store == kBulkWhole ? storing<kBulkWhole> : store == kFloats ? storing<kFloats> : storing<kFragments>;
     kernel<<<blocks, 256, 8 * side, stream>>>(y, side, planes);
     return launch_error();
 }

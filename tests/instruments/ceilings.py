@@ -39,6 +39,7 @@ _FEEDS = (
 _STORES = (
     "cp.async.bulk, runs of 2 rows (8176 B)",
     "cp.async.bulk, runs of 1 KB in 128 planes",
+    "cp.async.bulk, the same runs, begun and ended at multiples of 32 bytes",
     "float, runs of 1 KB in 128 planes",
     "float2, in the order of the accumulators",
 )

@@ -906,38 +906,35 @@ WGMMA = _of(
        at=(*_ROLES, "bulk_load("), **_SHARED),
 )  # fmt: skip
 
-_ROWS = {"inline": "rows.cuh"}
 ROWS = _of(
     "11b_wgmma_rows",
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised",
        ("    __syncthreads();\n\n    if (warp >= 8)", "    if (warp >= 8)"),
-       at=("mbarrier_", "wgmma_", "bulk_load(", "bytes, w_full);"), **_BEFORE_ROLES, **_ROWS),
+       at=("mbarrier_", "wgmma_", "bulk_load(", "bytes, w_full);"), **_BEFORE_ROLES),
     _m("no_proxy_fence", "the loaders' stores are not made visible to wgmma",
        ("                fence_proxy_async();\n                __syncwarp();\n                if (lane == 0)",
         "                __syncwarp();\n                if (lane == 0)"),
-       at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=OVERLAP,
-       **_ROWS),
+       at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=OVERLAP),
     _m("channels_unchecked", "channels past the group's last are written",
        ("const int channels = min_of(8, k_count - 8 * half);", "const int channels = 8;"),
        at=("bulk_store(", "y_k[begin + column]", "y_k[last_begin + column]"),
-       sim=FAULT, shipped=True, **_ROWS),
+       sim=FAULT, shipped=True),
     _m("window_too_short", "a consumer does not wait for the last input row of its window",
        ("wait_until(row + walk.window);", "wait_until(row + walk.window - 1);"),
-       at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=EARLY,
-       **_ROWS),
+       at=("wgmma_n(", "s_to[", "reinterpret_cast<uint4*>(s_to)"), sim=FAULT, cuda=None, why=EARLY),
     _m("sector_dropped", "neither strip stores the sector that begins in one and ends in the next",
-       ("const int up = to_end ? 0 : 31;", "const int up = 0;"), **_ROWS),
+       ("const int up = to_end ? 0 : 31;", "const int up = 0;")),
     _m("gap_not_closed", "the next row's first columns stay where the filter's gap puts them",
-       ("s_end[walk.gap + 4 * j];", "s_end[4 * j];"), **_ROWS),
+       ("s_end[walk.gap + 4 * j];", "s_end[4 * j];")),
 )  # fmt: skip
 
 ROWS_BF16 = _of(
     "15c_wgmma_rows_bf16",
     _m("halves_swapped", "the two 8-channel halves of a pixel are exchanged",
        ("reinterpret_cast<uint4*>(s_to)[octet * pitch]",
-        "reinterpret_cast<uint4*>(s_to)[(1 - octet) * pitch]"), **_ROWS),
+        "reinterpret_cast<uint4*>(s_to)[(1 - octet) * pitch]"), inline="11b_wgmma_rows.cu"),
     _m("gap_not_closed", "the next row's first columns stay where the filter's gap puts them",
-       ("s_end[walk.gap + 4 * j];", "s_end[4 * j];"), **_ROWS),
+       ("s_end[walk.gap + 4 * j];", "s_end[4 * j];"), inline="11b_wgmma_rows.cu"),
 )  # fmt: skip
 
 VECTOR = _of(

@@ -89,6 +89,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )
     nbformat.write(edited, folder / "notebooks" / "edited.ipynb")
+    guessed = nbformat.v4.new_notebook(
+        cells=[
+            code('import sys\n\nsys.path.insert(0, "..")\nimport convlab'),
+            code('convlab.guess("sectors of a load", 4321)'),
+            code("convlab.guesses()"),
+        ],
+        metadata=edited.metadata,
+    )
+    nbformat.write(guessed, folder / "notebooks" / "guessed.ipynb")
     return folder
 
 
@@ -303,3 +312,16 @@ def test_a_mistake_in_a_kernel_cell_is_reported_at_its_line(lab: Lab, folder: Pa
 
     lab.type_before("g_y[i] =", Keys.DELETE * len("oops "))
     lab.wait(lambda: "mine: sim, built" in lab.outputs(1), 30, "the corrected kernel")
+
+
+def test_a_count_is_shown_after_a_guess(lab: Lab) -> None:
+    lab.open("guessed.ipynb")
+    lab.run_all(60)
+    cell = lab.all(".jp-CodeCell")[1]
+    (field,) = lab.wait(lambda: cell.find_elements(By.CSS_SELECTOR, "input"), 20, "the field")
+    assert "sectors of a load" in lab.outputs(1) and "counted" not in lab.outputs(1)
+    field.send_keys("5,000", Keys.TAB)
+    cell.find_element(By.CSS_SELECTOR, "button.widget-button").click()
+    lab.wait(lambda: "counted 4,321: 15.7% too high" in lab.outputs(1), 20, "the count")
+    lab.run_all(60)
+    lab.wait(lambda: "5,000" in lab.outputs(2), 20, "the summary")

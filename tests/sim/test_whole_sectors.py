@@ -90,7 +90,6 @@ WITHOUT_OVERLAP = Mutant(
         ),
         ("const bool to_end = last_strip && !wrapped;", "const bool to_end = true;"),
     ),
-    inline="rows.cuh",
 )  # fmt: skip
 
 

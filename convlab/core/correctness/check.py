@@ -56,10 +56,12 @@ _SIM_SECONDS_PER_TRY = 0.1
 _INT = 1 << 31
 # Matches the declaration of an array.
 _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
-# A problem of a default check is long if a dimension or the number of outputs is larger than this.
-# On the simulator a long problem runs only once.
+# A problem of a default check is long if a dimension, the number of outputs or the number of their rows
+# is larger than this: some kernels compute a row at a time. On the simulator a long problem runs only
+# once.
 _LONG = 1200
 _MANY = 60_000
+_ROWS = 5_000
 # In a launch with more accesses than this, races are watched in a part of the blocks.
 _MOST_WATCHED = 3_000_000
 # A default check on the simulator leaves out larger problems: they would take minutes.
@@ -488,9 +490,10 @@ def _with_largest(reports: Reports) -> Reports:
 
 
 def _is_long(problem: Problem) -> bool:
-    """Return whether a dimension or the number of outputs is large."""
+    """Return whether a dimension, the number of outputs or the number of their rows is large."""
     sizes = *problem.x_shape, *problem.w_shape, *problem.y_shape
-    return max(sizes) > _LONG or math.prod(problem.y_shape) > _MANY
+    rows = problem.N * problem.groups * problem.P
+    return max(sizes) > _LONG or math.prod(problem.y_shape) > _MANY or rows > _ROWS
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:

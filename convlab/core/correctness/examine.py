@@ -313,6 +313,15 @@ def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem]
     return poisoned
 
 
+def _run_uncounted(launch: Launch) -> bool:
+    """Run a launch again, as `_run` does; the simulator only looks for errors."""
+    launch.counted = False
+    try:
+        return _run(launch)
+    finally:
+        launch.counted = True
+
+
 def simulated_seconds(problem: Problem) -> float:
     """Return about how long the simulator takes for a problem, the same on each machine."""
     return problem.macs / _SIM_MACS_PER_SECOND
@@ -338,7 +347,7 @@ def _run_again(launch: Launch, compared: OutputComparison, notes: list[str]) -> 
     if first.numel() < launch.y.numel():
         part = first.numel() / launch.y.numel()
         notes.append(f"bits of two runs compared on the first {part:.0%} of y: memory is short")
-    _run(launch)
+    _run_uncounted(launch)
     count, index = output.changed_outputs(launch.y, first)
     if not count:
         return []
@@ -355,7 +364,7 @@ def _run_again(launch: Launch, compared: OutputComparison, notes: list[str]) -> 
 
 def _compare_again(launch: Launch, compared: OutputComparison) -> list[Finding]:
     """Run a kernel with atomics once more: bits may change, but the result must be correct."""
-    poisoned = _run(launch)
+    poisoned = _run_uncounted(launch)
     again = OutputComparison(compared.reference, launch.y, compared.bound, poisoned)
     if again.correct or not compared.correct:
         return []

@@ -57,6 +57,9 @@ class Launch:
     # no block depends on others. Did it do so in the last call?
     most_watched: int = 0
     watched_in_part: bool = False
+    # For the simulator: whether a call counts. If not, it is faster, `counters` is None, and `lines` is
+    # empty.
+    counted: bool = True
     lines: Sequence[Mapping[str, Any]] = ()
     stored: Sequence[tuple[int, str, int]] = ()
 

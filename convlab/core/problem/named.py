@@ -12,7 +12,15 @@ from ..arguments import choice, hint, several, shown, text
 from ..errors import ProblemError
 from .problem import DIMENSIONS, EPILOGUE, Problem
 
-PROBLEM_SETS = ("headline", "kernelbench", "resnet50", "awkward", "limits")
+PROBLEM_SETS = (
+    "headline",
+    "kernelbench",
+    "resnet50",
+    "ece408",
+    "gpumode_conv2d",
+    "awkward",
+    "limits",
+)
 _SPEC_KEYS = {"s": "stride", "p": "padding", "d": "dilation", "g": "groups"}
 
 
@@ -78,8 +86,9 @@ def problems(set_name: str) -> list[Problem]:
     Parameters
     ----------
     set_name : str
-        One of "headline" (3 large problems), "kernelbench", "resnet50", "awkward" (small problems
-        that reveal mistakes) and "limits" (problems with one very large size).
+        One of "headline" (3 large problems), "kernelbench", "resnet50", "ece408" and
+        "gpumode_conv2d" (two well-known assignments), "awkward" (small problems that reveal
+        mistakes) and "limits" (problems with one very large size).
 
     Returns
     -------

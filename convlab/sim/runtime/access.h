@@ -8,7 +8,7 @@ namespace {
 // so lanes that accessed nothing in the iteration reconverge there too. A step forward needs no
 // entry, because lanes that are ahead wait for lanes that are behind.
 inline void Worker::step(uintptr_t pc) {
-    if (!is_watched) return;
+    if (!is_counted) return;
     size_t at = pc - code;
     if (at < code_bytes) ++steps[at / 4];
     if (in_collective) return;
@@ -35,7 +35,7 @@ void Worker::log_control_flow(uintptr_t what) {
 }
 
 inline void Worker::function_entry(uintptr_t from) {
-    if (in_collective || !is_watched) return;
+    if (in_collective || !is_counted) return;
     Fiber& f = fibers[current];
     if (f.calls < int(std::size(f.called_from))) f.called_from[f.calls] = from;
     ++f.calls;
@@ -44,7 +44,7 @@ inline void Worker::function_entry(uintptr_t from) {
 }
 
 inline void Worker::function_exit() {
-    if (in_collective || !is_watched) return;
+    if (in_collective || !is_counted) return;
     log_control_flow(kLeaves);
     Fiber& f = fibers[current];
     --f.calls;
@@ -79,6 +79,11 @@ Site& Worker::new_site(size_t h, uintptr_t pc, unsigned bytes, Kind kind, uint16
     return s;
 }
 
+inline void Worker::log_access(uintptr_t address, uint16_t index) {
+    *next_entry = {address, index};
+    next_entry += is_counted;
+}
+
 // The fast path: the instruction ran before, its address is in the same buffer as then, and there
 // is nothing to check.
 inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned,
@@ -95,14 +100,14 @@ inline void Worker::access(uintptr_t address, unsigned bytes, Kind kind, uintptr
     bool placed = in_buffers(address) || address - uintptr_t(shared) < kSharedSpan;
     if (!placed && address >= 1 << 16 && !pending.address) return;
     const Slot& slot = site_of[first_slot(pc)];
-    if (slot.pc == pc && !g_schedule && next_entry != log_end && !pending.address) {
+    if (slot.pc == pc && until_switch != 1 && next_entry != log_end && !pending.address) {
         const Site& s = sites[slot.index];
         uintptr_t at = address - s.low;
-        if (at <= s.reach && !(aligned && (address & (bytes - 1)))) {
-            if (!s.cells) return void(*next_entry++ = {address, slot.index});
-            if (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
-                is_good_load(s.cells + (at >> 2), address, bytes))
-                return void(*next_entry++ = {address, slot.index});
+        if (at <= s.reach && !(aligned && (address & (bytes - 1))) &&
+            (!s.cells || (kind == Kind::load && address - uintptr_t(shared) < kSharedSpan &&
+                          is_good_load(address, bytes)))) {
+            --until_switch;
+            return log_access(address, slot.index);
         }
     }
     access_slow_path(address, bytes, kind, pc, aligned, how);
@@ -124,7 +129,7 @@ void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uint
         invalid_address(address, bytes, kind, pc);
     Cell* cell = s.cells ? s.cells + ((address - s.low) >> 2) : nullptr;
     bool fresh = s.fresh, output = s.output;
-    if (g_schedule && --until_switch == 0) {
+    if (--until_switch == 0) {
         until_switch = draw();
         yield();
     }
@@ -133,13 +138,13 @@ void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uint
         fibers[current].state = State::log_full;
         yield();
     }
-    *next_entry++ = {address, index};
+    log_access(address, index);
     if (!cell) return;
     if (kind == Kind::load) {
         Fiber& f = fibers[current];
         unsigned i = f.loads++ % Fiber::kLoads;
         f.loaded[i] = address, f.loaded_by[i] = index;
-        if (!global && is_good_load(cell, address, bytes)) return;
+        if (!global && is_good_load(address, bytes)) return;
     }
     bool sync = synchronizes(kind, how, index);
     check_access(cell, {address, bytes, kind, sync, global, fresh, output, index});
@@ -148,13 +153,13 @@ void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uint
     if (kind != Kind::load) signal(address, how & kOfBlock);
 }
 
-inline bool Worker::is_good_load(const Cell* cell, uintptr_t address, unsigned bytes) const {
+inline bool Worker::is_good_load(uintptr_t address, unsigned bytes) const {
     if (bytes > 4 && address & 3) return false;
-    unsigned stamp = warps[current / 32].stamp;
+    const uint64_t* good = good_loads + ((address - uintptr_t(shared)) >> 2);
+    unsigned warp = unsigned(current) / 32;
+    uint64_t by_any = good_load(era, kAnyWarp, 0), mine = good_load(era, warp, warps[warp].stamp);
     for (unsigned i = 0; i * 4 < bytes; ++i)
-        if (cell[i].good_era != era || (cell[i].good_warp != kAnyWarp &&
-            (cell[i].good_warp != current / 32 || cell[i].good_stamp != stamp)))
-            return false;
+        if (good[i] != by_any && good[i] != mine) return false;
     return true;
 }
 

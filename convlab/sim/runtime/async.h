@@ -275,7 +275,8 @@ void Worker::copy_on_barrier(void* to, const void* from, size_t bytes, uintptr_t
     site(pc - 1, 4, Kind::store, index);
     for (uintptr_t at = uintptr_t(to); g_trace && at < uintptr_t(to) + bytes; at += 4) {
         Cell& cell = cell_of(at);
-        cell.writer.bulk = 1, cell.in_flight = index, cell.good_era = 0;
+        cell.writer.bulk = 1, cell.in_flight = index;
+        good_load_of(at) = 0;
     }
     barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + bytes, pc});
     publish(barrier);
@@ -289,8 +290,10 @@ void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {
     count_bulk(uintptr_t(to), bytes, Kind::store, pc);
     std::memcpy(to, from, size_t(bytes));
     async.stores.resize(threads);
-    async.stores[current].reading.push_back({uintptr_t(from), uintptr_t(from) + unsigned(bytes), pc});
+    Span span{uintptr_t(from), uintptr_t(from) + unsigned(bytes), pc};
+    async.stores[current].reading.push_back(span);
     ++async.reads;
+    count_reads(span.from, span.to, 1);
 }
 
 void Worker::bulk_commit() {
@@ -305,14 +308,29 @@ void Worker::bulk_wait_read(unsigned newest) {
 // so a store that is not ordered after this moment is a race.
 void Worker::reads_done(Reads& of, unsigned newest) {
     for (; of.groups.size() > newest; of.groups.erase(of.groups.begin())) {
-        for (const Span& span : of.groups.front())
+        for (const Span& span : of.groups.front()) {
             check_uncounted(span.from, unsigned(span.to - span.from), Kind::load, span.pc);
+            count_reads(span.from, span.to, -1);
+        }
         async.reads -= of.groups.front().size();
     }
 }
 
+// Notes that one more, or one less, asynchronous operation may read this part of shared memory.
+void Worker::count_reads(uintptr_t from, uintptr_t to, int change) {
+    if (async.reads_of.empty()) async.reads_of.resize(kSharedSpan / kPiece);
+    size_t first = (from - uintptr_t(shared)) / kPiece, last = (to - 1 - uintptr_t(shared)) / kPiece;
+    for (size_t i = first; i <= last && i < async.reads_of.size(); ++i)
+        async.reads_of[i] += unsigned(change);
+}
+
 // Checks a store to shared memory: may a bulk copy or a wgmma still read there?
 void Worker::check_overwrite(const CheckedAccess& checked) {
+    size_t first = (checked.address - uintptr_t(shared)) / kPiece;
+    size_t last = (checked.address + checked.bytes - 1 - uintptr_t(shared)) / kPiece;
+    bool any = false;
+    for (size_t i = first; i <= last; ++i) any |= async.reads_of[i] != 0;
+    if (!any) return;
     auto meets = [&](const std::vector<Span>& spans, int thread) {
         for (const Span& span : spans) {
             if (checked.address >= span.to || checked.address + checked.bytes <= span.from)
@@ -432,10 +450,15 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
                 else
                     for (int j = 0; j < 8; ++j) into[j] = sim::Half::widen(halves[8 * i + j]);
             }
-            if (!reading.empty() && reading.back().to == core && reading.back().pc == pc)
+            if (!reading.empty() && reading.back().to == core && reading.back().pc == pc) {
                 reading.back().to += 128;
-            else
-                reading.push_back({core, core + 128, pc}), ++async.reads;
+                // The piece with the span's last byte was counted before.
+                count_reads((core + kPiece - 1) / kPiece * kPiece, core + 128, 1);
+            } else {
+                reading.push_back({core, core + 128, pc});
+                ++async.reads;
+                count_reads(core, core + 128, 1);
+            }
         }
 }
 

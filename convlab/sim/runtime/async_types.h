@@ -60,6 +60,8 @@ struct Operands {  // of one wgmma: a (16 rows, k), b (n, k), and b transposed (
     float a[16][16], b[256][16], transposed[16][256];
 };
 
+constexpr size_t kPiece = 128;
+
 struct Async {
     std::unordered_map<uintptr_t, Mbarrier> barriers;
     std::unordered_map<int, Mbarrier> named;  // bar.sync 0 to 15; from 16 on, of tiles of several warps
@@ -68,6 +70,7 @@ struct Async {
     std::vector<Warpgroup> warps;
     std::vector<Reads> stores;         // bulk stores of each thread
     size_t reads = 0;                  // spans that bulk stores or wgmmas may still read
+    std::vector<uint32_t> reads_of;    // the same, of each piece of kPiece bytes of shared memory
     bool previous_ended = false;       // a thread has called griddepcontrol_wait
 };
 }  // namespace

@@ -18,11 +18,16 @@ char* Worker::new_stack() {
     }
     // The guard pages below a stack stay unmapped, so that a stack overflow faults. With many
     // workers the process would exceed its limit of memory maps, so 32 stacks share one guard.
-    int n = crowded ? 32 : 1;
-    auto* stack = static_cast<char*>(reserve(kGuard + n * kStack, PROT_NONE));
-    if (!stack || mprotect(stack + kGuard, n * kStack, PROT_READ | PROT_WRITE)) out_of_stacks();
+    int n = stacks_at_once();
+    auto* stack = static_cast<char*>(reserve(kGuard + n * kStackRoom, PROT_NONE));
+    if (!stack || mprotect(stack + kGuard, n * kStackRoom, PROT_READ | PROT_WRITE)) out_of_stacks();
     reserved.push_back(stack);
-    for (stack += kGuard; --n > 0; stack += kStack) free_stacks.push_back(stack);
+    for (stack += kGuard; n-- > 0; stack += kStackRoom) {
+        free_stacks.push_back(stack + color);
+        color = (color + kColor) % kColors;
+    }
+    stack = free_stacks.back();
+    free_stacks.pop_back();
     return stack;
 }
 
@@ -46,7 +51,7 @@ inline void Worker::enter(int next, void** save) {
 }
 
 inline void Worker::find_log(int i) {
-    if (!is_watched) return;
+    if (!is_counted) return;
     Fiber& f = fibers[i];
     next_entry = row_of(i) + f.logged;
     log_end = row_of(i) + kLog;
@@ -54,7 +59,7 @@ inline void Worker::find_log(int i) {
 }
 
 inline void Worker::save_log(int i) {
-    if (!is_watched) return;
+    if (!is_counted) return;
     Fiber& f = fibers[i];
     f.logged = int(next_entry - row_of(i));
     f.step = step_at, f.still = next_entry == step_log;
@@ -154,19 +159,21 @@ void Worker::run_block(uint64_t number) {
     copies.assign(copies.empty() ? 0 : threads, {});
     async = {};
     is_watched = g_trace && launch->watches(number);
-    if (is_watched && threads > logs) log.reset(new Access[size_t(logs = threads) * kLogPitch]);
+    is_counted = is_watched && g_counts;
+    next_entry = &last_access, log_end = nullptr;
+    if (is_counted && threads > logs) log.reset(new Access[size_t(logs = threads) * kLogPitch]);
     for (int i = 0; i < threads; ++i) {
         fibers[i] = Fiber{};
         fibers[i].index = launch->thread_of(unsigned(i));
     }
     current = -1;
     random_state = number * 2 + 1 + (uint64_t(g_schedule) << 40);
-    until_switch = draw();
+    until_switch = g_schedule ? draw() : kNever;
     t_worker = this;
     yield();
     compare_warpgroups();
     t_worker = nullptr;
-    if (is_watched)
+    if (is_counted)
         for (int w = 0; w < int(warps.size()); ++w) flush(w);
     count_partial();
 }

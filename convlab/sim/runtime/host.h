@@ -40,6 +40,8 @@ const SimDevice* sim_device() { return &g_device; }
 // Limits for about how many accesses of a launch races are looked for; bounds are checked for all.
 void sim_watch(uint64_t accesses) { g_most_watched = accesses; }
 void sim_schedule(unsigned number) { g_schedule = number; }
+// Looks for errors only: nothing is logged or counted.
+void sim_uncounted() { g_counts = false; }
 void sim_serial() { g_serial = true; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
 void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {

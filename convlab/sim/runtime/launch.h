@@ -10,9 +10,10 @@ namespace {
 Worker::Worker(size_t number)
     : number(number), crowded(g_os_threads > kCrowd), sites(1), site_of(kSites) {
     shared_cells = static_cast<Cell*>(reserve(kSharedSpan / 4 * sizeof(Cell)));
+    good_loads = static_cast<uint64_t*>(reserve(kSharedSpan / 4 * sizeof *good_loads));
     shared = static_cast<char*>(reserve(kSharedSpan));
     steps = static_cast<uint64_t*>(calloc(g_code_bytes / 4 + 1, sizeof(uint64_t)));
-    if (!shared_cells || !shared || !steps)
+    if (!shared_cells || !good_loads || !shared || !steps)
         fault("memory", 0, "not enough memory for the counts of a block");
 }
 
@@ -66,9 +67,10 @@ void Worker::run(Launch* l) {
         l->counted[i].add(before, -1);
         before = now;
     }
-    for (char* stacks : reserved) munmap(stacks, kGuard + (crowded ? 32 : 1) * kStack);
+    for (char* stacks : reserved) munmap(stacks, kGuard + stacks_at_once() * kStackRoom);
     munmap(shared, kSharedSpan);
     munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
+    munmap(good_loads, kSharedSpan / 4 * sizeof *good_loads);
     std::lock_guard<std::mutex> hold(g_lock);
     add_sites(l->sites, sites, 1);
     if (l->chosen.empty()) g_counters.add(totals());

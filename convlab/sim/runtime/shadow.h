@@ -57,30 +57,57 @@ inline void Worker::note_block(Cell& cell, Kind kind) const {
 
 inline void Worker::check_access(Cell* cell, const CheckedAccess& checked) {
     if (async.reads && checked.kind != Kind::load && !checked.global) check_overwrite(checked);
+    // In a serial launch one block runs at a time.
+    bool locks = checked.global && !launch->serial;
+    // Neighbouring words of shared memory often have equal cells. If the word before this one had an
+    // equal cell, and nothing was reported, then this cell changes in the same way.
+    bool repeats = false;
+    Cell last;
     for (unsigned done = 0; done < checked.bytes; ++cell) {
         unsigned at = (checked.address + done) & 3, n = std::min(4 - at, checked.bytes - done);
-        if (checked.global)
+        uintptr_t word = checked.address + done;
+        if (repeats && n == 4 && !std::memcmp(cell, &last, sizeof last)) {
+            std::memcpy(cell, cell - 1, sizeof *cell);
+            good_load_of(word) = good_load_of(word - 4);
+            done += 4;
+            continue;
+        }
+        bool may_repeat = !checked.global && n == 4 && done + n < checked.bytes;
+        if (may_repeat) std::memcpy(&last, cell, sizeof last);
+        if (locks)
             while (__atomic_exchange_n(&cell->lock, 1, __ATOMIC_ACQUIRE)) {}
-        check_word(*cell, checked, checked.address + done, ((1u << n) - 1) << at);
-        if (checked.global) __atomic_store_n(&cell->lock, 0, __ATOMIC_RELEASE);
+        bool reported = check_word(*cell, checked, word, ((1u << n) - 1) << at);
+        if (locks) __atomic_store_n(&cell->lock, 0, __ATOMIC_RELEASE);
+        repeats = may_repeat && !reported;
         done += n;
     }
 }
 
-inline void Worker::check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address,
+// Checks an access to one word, and enters it in the word's cell. Returns whether there was
+// something to report.
+inline bool Worker::check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address,
                                unsigned mask) {
     bool global = checked.global, sync = checked.sync;
     if (global && !launch->serial) note_block(cell, checked.kind);
     uint32_t me = global ? 1 : owner;
     unsigned written = cell.owner == me ? cell.written : 0;
-    if (checked.kind != Kind::store && checked.fresh && (mask & ~written))
+    bool reported = false;
+    if (checked.kind != Kind::store && checked.fresh && (mask & ~written)) {
         report_uninitialised(cell, checked, address);
-    if (cell.in_flight && written) report_in_flight(cell, checked, address);
+        reported = true;
+    }
+    if (cell.in_flight && written) {
+        report_in_flight(cell, checked, address);
+        reported = true;
+    }
     auto conflicts = [&](const Mark& m) {
         return m.launch && (m.mask & mask) && !are_compatible(m, checked) &&
                !is_ordered_before(m, global, &checked);
     };
-    if (conflicts(cell.writer)) report_race(cell.writer, checked, address, Kind::store);
+    if (conflicts(cell.writer)) {
+        report_race(cell.writer, checked, address, Kind::store);
+        reported = true;
+    }
     if (checked.kind == Kind::load) {
         Mark mine = mark(mask, sync, checked.site);
         Mark* r = cell.reader;
@@ -90,27 +117,30 @@ inline void Worker::check_word(Cell& cell, const CheckedAccess& checked, uintptr
                 r[i].phase == mine.phase && r[i].thread == mine.thread)
                 mine.mask |= r[i].mask, mine.sync &= r[i].sync;
             r[i] = mine;
-            return;
+            return reported;
         }
         bool same = r[0].block == r[1].block && r[0].thread / 32 == r[1].thread / 32;
         if (same) r[1] = mine;  // readers in two warps or two blocks detect most races
         if (!global && written == 15 && !cell.in_flight && !r[0].sync && !r[1].sync) {
             same = r[0].thread / 32 == r[1].thread / 32;
-            cell.good_era = era;
-            cell.good_warp = same ? uint16_t(current / 32) : kAnyWarp;
-            cell.good_stamp = mine.stamp;
+            unsigned warp = same ? unsigned(current) / 32 : kAnyWarp;
+            good_load_of(address) = good_load(era, warp, mine.stamp);
         }
-        return;
+        return reported;
     }
-    for (const Mark& r : cell.reader)
-        if (conflicts(r)) report_race(r, checked, address, Kind::load);
+    for (const Mark& r : cell.reader) {
+        if (!conflicts(r)) continue;
+        report_race(r, checked, address, Kind::load);
+        reported = true;
+    }
     cell.writer = mark(mask, sync, checked.site);
     if (global) cell.writer.bulk = !sync && has_signalled_volatile();
     if (mask == 15) cell.reader[0].launch = cell.reader[1].launch = 0;
     if (checked.output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
     if (cell.owner != me) cell.in_flight = 0;
     cell.owner = me, cell.written = uint8_t(written | mask);
-    if (!global) cell.good_era = 0;
+    if (!global) good_load_of(address) = 0;
+    return reported;
 }
 
 void Worker::report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address) {

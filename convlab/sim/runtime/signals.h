@@ -149,8 +149,9 @@ void on_alarm(int, siginfo_t*, void* context) {
     }
     uintptr_t pc = code_address(static_cast<ucontext_t*>(context)->uc_mcontext);
     Dl_info at_signal{}, known_function{};
-    const Access* row = w->is_watched ? w->row_of(w->current) : nullptr;
-    uint16_t site = w->is_watched ? (w->next_entry != row ? w->next_entry[-1] : row[kLog - 1]).site() : 0;
+    const Access* row = w->is_counted ? w->row_of(w->current) : nullptr;
+    uint16_t site = !w->is_watched ? 0 : !row ? w->last_access.site()
+                    : (w->next_entry != row ? w->next_entry[-1] : row[kLog - 1]).site();
     uintptr_t known = site ? w->sites[site].pc : w->step_at;
     if (known && !(dladdr(reinterpret_cast<void*>(pc), &at_signal) &&
                    dladdr(reinterpret_cast<void*>(known), &known_function) &&

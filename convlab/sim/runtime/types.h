@@ -27,6 +27,9 @@ extern "C" { __thread char* sim_dynamic_array; }  // of an `extern __shared__` o
 
 namespace {
 constexpr size_t kStack = 64 << 10;          // bytes of a CUDA thread's stack
+// Stacks begin at different cache lines of a page: at the same ones, they would displace one another
+// from the cache. `kColors` bytes are the room for that, and from one stack to the next are kColor.
+constexpr size_t kColors = 4 << 10, kColor = 7 * 64, kStackRoom = kStack + kColors;
 const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
 constexpr size_t kGuard = 1 << 20;           // unmapped bytes below each stack
 constexpr size_t kGap = size_t(1) << 30;     // unmapped bytes between two buffers
@@ -75,24 +78,19 @@ struct alignas(64) Cell {  // the shadow of one 4-byte word; each bit of a mask 
     uint32_t owner;  // the block that uses the cell; stores of earlier blocks do not count
     uint8_t written, lock;
     uint16_t in_flight;  // the site of an asynchronous copy that has not completed
-    union {
-        // A shortcut for shared memory: in this era, the cell has already checked a load by this
-        // warp at this stamp (or by any warp). Another such load is correct and would not change
-        // the cell.
-        struct {
-            uint32_t good_era;
-            uint16_t good_warp, good_stamp;
-        };
-        // For a buffer, while blocks run in parallel: the block that accessed the word in this
-        // launch, whether several did, and whether one of them stored.
-        struct {
-            uint32_t by_block;
-            uint16_t by_launch;
-            bool by_several, stored;
-        };
-    };
+    // For a buffer, while blocks run in parallel: the block that accessed the word in this launch,
+    // whether several did, and whether one of them stored.
+    uint32_t by_block;
+    uint16_t by_launch;
+    bool by_several, stored;
 };
-constexpr uint16_t kAnyWarp = 0xffff;
+// A shortcut for a word of shared memory: in this era, its cell has already checked a load by this
+// warp at this stamp (or by any warp). Another such load is correct and would not change the cell.
+// 0: no load is good.
+constexpr unsigned kAnyWarp = 0xffff;
+inline uint64_t good_load(uint32_t era, unsigned warp, unsigned stamp) {
+    return uint64_t(era) << 32 | warp << 16 | (warp == kAnyWarp ? 0 : stamp);
+}
 
 // How a buffer is used: only read; not written yet; written; accessed by the host too (managed or
 // pinned memory); a `__constant__` variable.
@@ -323,6 +321,7 @@ std::mutex g_lock;
 int g_threads = 1, g_report = 2;
 SimDevice g_device{};                // the GPU that the simulator is
 bool g_trace = true, g_faulted = false;
+bool g_counts = true;                // with g_trace: are requests and operations counted?
 uint64_t g_most_watched = 0;         // how many accesses of a launch are watched, about; 0: all
 bool g_in_part = false;              // some launch was watched in part
 std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed atomics or fences

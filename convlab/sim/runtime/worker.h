@@ -12,17 +12,21 @@ struct Worker {
     int votes = 0, last_votes = 0, last_arrived = 0;
     unsigned spins = 0;  // volatile reads and failed compare-and-swaps
     size_t number = 0;   // in Launch::turns
-    int until_switch = 0;  // accesses until the next switch
+    // Accesses until the next switch. In schedule 0 it is far away.
+    int64_t until_switch = 0;
+    static constexpr int64_t kNever = int64_t(1) << 62;
     uint64_t random_state = 0;
     void* scheduler = nullptr;  // its stack pointer while fibers run
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
     std::vector<char*> free_stacks, reserved;  // stacks to use again; mappings to unmap at the end
     const bool crowded;  // there are many workers (see new_stack)
+    size_t color = 0;    // of the next stack; see kColors
     char* dead_stack = nullptr;  // of the thread that ended last; in use until the next switch
     std::unique_ptr<Access[]> log;  // [thread][kLogPitch]; unused pages take no memory
     int logs = 0;                   // for how many threads the log has room
-    Access *next_entry = nullptr, *log_end = nullptr;  // in the current thread's log
+    // In the current thread's log. Without counts, there is one entry: the last access.
+    Access *next_entry = nullptr, *log_end = nullptr, last_access;
     std::vector<Site> sites;
     struct Slot {
         uintptr_t pc;
@@ -43,12 +47,14 @@ struct Worker {
     char* dynamic = nullptr;
     Counters counters{};
     Cell* shared_cells = nullptr;
+    uint64_t* good_loads = nullptr;  // for each word of shared memory; see good_load
     uint32_t owner = 0;  // how many blocks this worker has begun
     uint32_t era = 0;    // how many phases of blocks this worker has begun
     uint64_t block = 0;
     uint32_t phase = 0;
     uint64_t logged = 0;        // entries of all logs that were flushed
-    bool is_watched = g_trace;  // are the block's races looked for, and its requests counted?
+    bool is_watched = g_trace;  // are the block's races looked for?
+    bool is_counted = g_trace;  // and are its requests and operations counted?
     uintptr_t barrier_at = 0;   // the code address of the barrier that began this phase; 0: none
     bool learned = false;       // a thread of the block saw a release
     Synchronization words;      // of shared memory, and of buffers while blocks run in parallel
@@ -92,6 +98,7 @@ struct Worker {
     static constexpr size_t kSites = 1 << 13;
 
     Access* row_of(int thread) const { return &log[size_t(thread) * kLogPitch]; }
+    uint64_t& good_load_of(uintptr_t at) { return good_loads[(at - uintptr_t(shared)) / 4]; }
     Cell& cell_of(uintptr_t at) { return shared_cells[(at - uintptr_t(shared)) / 4]; }
 
     // memory.h
@@ -103,6 +110,7 @@ struct Worker {
 
     // fibers.h
     int draw();
+    int stacks_at_once() const { return crowded ? 32 : 1; }
     char* new_stack();
     void release_stack(char* stack, bool in_use);
     void enter(int next, void** save);
@@ -141,9 +149,10 @@ struct Worker {
                                      uint16_t& index, unsigned how);
     void access(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc, bool aligned = true,
                 unsigned how = 0);
+    void log_access(uintptr_t address, uint16_t index);
     [[gnu::noinline]] void access_slow_path(uintptr_t address, unsigned bytes, Kind kind,
                                               uintptr_t pc, bool aligned, unsigned how);
-    bool is_good_load(const Cell* cell, uintptr_t address, unsigned bytes) const;
+    bool is_good_load(uintptr_t address, unsigned bytes) const;
     [[gnu::noinline]] void locate(Site& s, uintptr_t address, unsigned bytes, bool global);
     [[noreturn]] void invalid_address(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
 
@@ -154,7 +163,7 @@ struct Worker {
     void note_block(Cell& cell, Kind kind) const;
     const char* describe_iterations(const Mark& m, const CheckedAccess& checked) const;
     void check_access(Cell* cell, const CheckedAccess& checked);
-    void check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address, unsigned mask);
+    bool check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address, unsigned mask);
     void report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address);
     void report_in_flight(Cell& cell, const CheckedAccess& checked, uintptr_t address);
     void report_race(const Mark& m, const CheckedAccess& checked, uintptr_t address, Kind theirs);
@@ -217,6 +226,7 @@ struct Worker {
     void bulk_commit();
     void bulk_wait_read(unsigned newest);
     void reads_done(Reads& of, unsigned newest);
+    void count_reads(uintptr_t from, uintptr_t to, int change);
     void check_overwrite(const CheckedAccess& checked);
     void warp_collective(void (*step)(void**, unsigned), void* argument, uintptr_t pc);
     bool is_last_of_warp(void* argument, uintptr_t pc);

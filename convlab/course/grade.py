@@ -1,0 +1,173 @@
+"""Grade a student's file, or those of a class: `convlab.grade`; and verify a receipt of one."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core import arguments
+from ..core.errors import ProblemError
+from ..core.machine import child
+from .grade_result import Grade, Grades, Verified
+from .grading import grade_of
+from .lab import Lab, find_lab, names
+from .submission import Submission, parse, read_submission
+
+# The time limit of one file in seconds: compiling, checking and counting.
+FILE_SECONDS = 600.0
+_SCRIPT = Path(__file__).with_name("grading_process.py")
+_grader = child.Child(_SCRIPT, options=["-P"])
+_ENGINES = ("sim", "cuda")
+
+
+def grade(
+    file: str | Path | Sequence[str | Path],
+    lab: str | Path | None = None,
+    *,
+    engine: str = "sim",
+) -> Grade | Grades:
+    """Grade a student's file for a lab: correct, predicted, counted, asked.
+
+    The file is compiled and run on the simulator, in a process without files, network and other
+    processes. It can run for at most 20 s in a launch, and 600 s in all. The same file gets the same
+    grade, byte for byte, on every machine with the same versions.
+
+    Parameters
+    ----------
+    file : a ``.cu`` file with a block of answers (see ``convlab/course/GRADING.md``), or several.
+    lab : the name of a lab, or a lab's ``.toml`` file. Without it, the file's own line ``lab: NAME``
+        says which. A teacher names the lab, so that a student cannot choose an easier one.
+    engine : "sim"; or "cuda": the points for counts become points for the time on this GPU. The
+        file is then also run there, where nothing confines it, if it is correct on the simulator.
+
+    Returns
+    -------
+    Grade
+        For one file: points, and the parts with their reasons.
+    Grades
+        For several files: one row for each. A file that cannot be graded has 0 points, and why.
+
+    Raises
+    ------
+    ProblemError
+        There is no such file or lab, or one of them is invalid.
+
+    Examples
+    --------
+    >>> grade = convlab.grade("lab.cu", "direct")
+    >>> grade.points, grade.of
+    (87.5, 100)
+    """
+    arguments.choice(engine, "engine", _ENGINES)
+    if isinstance(file, (str, os.PathLike)):
+        submission = read_submission(file)
+        return _graded(submission, _lab_of(submission, lab), engine)
+    given = None if lab is None else find_lab(lab)
+    grades = []
+    for path in arguments.several(file, "the files"):
+        name = Path(arguments.path(path, "the file")).name
+        try:
+            submission = read_submission(path)
+            own_lab = given or _lab_of(submission, None)
+            result = _graded(submission, own_lab, engine)
+        except ProblemError as error:
+            result = Grade(_ungraded(name, str(error), given), "")
+        grades.append(result)
+    _require_one_lab(grades)
+    return Grades(tuple(grades))
+
+
+def verify(receipt: str | Path, lab: str | Path | None = None) -> Verified:
+    """Grade the text in a receipt again, and compare the two grades.
+
+    Parameters
+    ----------
+    receipt : a file that ``grade(...).save(path)`` or ``convlab grade --save`` wrote.
+    lab : as in `grade`; without it, the receipt's.
+
+    Raises
+    ------
+    ProblemError
+        The file is no receipt of a grade.
+    """
+    text = arguments.readable(receipt, "the receipt")
+    name = arguments.end_of(receipt)
+    try:
+        document = json.loads(text)
+        claimed = document["grade"]
+        submission = parse(document["source"], Path(claimed["file"]))
+        parts = {part["part"]: (part["points"], part["of"]) for part in claimed["parts"]}
+        word = lab or claimed["lab"]
+    except ProblemError:
+        raise
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise ProblemError(
+            f"{name} is no receipt of one grade: write one with `convlab grade FILE --save {name}`"
+        ) from None
+    again = _graded(submission, find_lab(word), "sim")
+    return Verified(claimed, parts, again)
+
+
+def _lab_of(submission: Submission, word: str | Path | None) -> Lab:
+    """Return the lab that the teacher names, or the one that the file names."""
+    if word is not None:
+        return find_lab(word)
+    if not submission.lab:
+        raise ProblemError(
+            f"{submission.path.name} names no lab: give one with --lab, or add `lab: NAME` to the "
+            f"block of answers; there are {', '.join(names())}"
+        )
+    return find_lab(arguments.choice(submission.lab, "lab", names()))
+
+
+def _graded(submission: Submission, lab: Lab, engine: str) -> Grade:
+    """Return the grade of a file, computed in the grader's process."""
+    request = {
+        "path": [os.path.abspath(path) for path in sys.path],
+        "source": submission.source,
+        "name": submission.path.name,
+        "lab": str(lab.path.resolve()),
+        "engine": engine,
+    }
+    try:
+        reply = json.loads(_grader.ask(json.dumps(request).encode(), FILE_SECONDS))
+    except child.TimedOut as late:
+        reply = {"failed": f"not graded: it took longer than {late.seconds:g} s in all"}
+    except child.Died as died:
+        reply = {"failed": f"not graded: the grader's process ended ({died})"}
+    if "refused" in reply:
+        raise ProblemError(reply["refused"])
+    facts = reply.get("grade") or _ungraded(submission.path.name, reply["failed"], lab, submission)
+    return Grade(facts, submission.source)
+
+
+def _ungraded(
+    name: str, reason: str, lab: Lab | None, submission: Submission | None = None
+) -> dict[str, Any]:
+    """Return the facts of a file that could not be graded: 0 points, and why."""
+    parts = []
+    for part, of in (lab.points if lab else {}).items():
+        parts.append({"part": part, "points": 0.0, "of": of, "result": "not graded"})
+    if lab and submission:
+        facts = grade_of(submission, lab, parts)
+    else:
+        facts = {
+            "file": name,
+            "student": "",
+            "lab": lab.name if lab else "",
+            "lab_digest": lab.digest if lab else "",
+            "source_digest": "",
+            "points": 0.0,
+            "of": sum(part["of"] for part in parts),
+            "parts": parts,
+        }
+    return facts | {"own": "", "counts": [], "failures": [reason], "notes": []}
+
+
+def _require_one_lab(grades: Sequence[Grade]) -> None:
+    """Raise ProblemError if files of one table name several labs."""
+    labs = sorted({grade.facts["lab"] for grade in grades} - {""})
+    if len(labs) > 1:
+        raise ProblemError(f"the files name several labs: {', '.join(labs)}; give one with --lab")

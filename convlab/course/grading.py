@@ -1,0 +1,296 @@
+"""Grade one file: the four parts of a grade, as values that JSON can hold.
+
+This runs in the grader's own process (``grading_process.py``), whose simulated runs are confined.
+Nothing here depends on the date, the machine's load or the file's path, so that a second run gives
+the same bytes. One thing can: whether a slow kernel ends within the time limit.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..core.correctness.check import check
+from ..core.correctness.report import Report, Reports
+from ..core.errors import BuildError, CatalogError, ConvlabError, LaunchError, ProblemError
+from ..core.faults import OUT_OF_TIME
+from ..core.kernel.kernel import Kernel
+from ..core.kernel.kernel import compile as compile_text
+from ..core.problem.problem import Problem
+from ..sim import confine
+from .counts import QUANTITIES, count
+from .lab import Lab, Milestone, Par
+from .submission import Submission
+from .vet import vet_library, vet_source
+
+# The time limit of one launch on the simulator, in seconds.
+LAUNCH_SECONDS = 20.0
+# A prediction gives its points if it is off by at most this share of the count.
+NEAR = 0.1
+# A milestone is reached by a count that is larger by at most this share.
+SLACK = 0.01
+_MOST_FAILURES = 3
+_SEED = 0
+_ENDLESS = ("endless loop", "out of time")
+
+
+class Grading:
+    """The grade of one file, while it is computed.
+
+    Attributes
+    ----------
+    parts : dicts of part, points, of, result: one for each part.
+    counts : dicts of problem, quantity, value: what was counted.
+    failures, notes : lines.
+    """
+
+    def __init__(self, submission: Submission, lab: Lab, engine: str) -> None:
+        self.submission = submission
+        self.lab = lab
+        self.engine = engine
+        self.own = lab.problem_of(submission.name)
+        self.parts: list[dict[str, Any]] = []
+        self.counts: list[dict[str, Any]] = []
+        self.failures: list[str] = []
+        self.notes: list[str] = []
+
+    def run(self) -> dict[str, Any]:
+        """Return the grade as values that JSON can hold."""
+        if missing := sorted({"system calls", "files"} - set(confine.available())):
+            self.notes.append(
+                f"this system cannot limit {' and '.join(missing)} of a student's file"
+            )
+        try:
+            kernel = self._kernel()
+        except (BuildError, CatalogError, ProblemError) as error:
+            self.failures.append(_brief(error))
+            self._part("correct", 0, "does not build, or is refused")
+            self._part("prediction", 0, "nothing to count")
+            self._part("pars", 0, "nothing to count")
+        else:
+            passed = self._check(kernel)
+            self._predict(kernel, passed)
+            if self.engine == "cuda":
+                self._time(kernel, passed)
+            else:
+                self._compare(kernel, passed)
+        self._ask()
+        return grade_of(self.submission, self.lab, self.parts) | {
+            "own": str(self.own),
+            "counts": self.counts,
+            "failures": self.failures,
+            "notes": self.notes,
+        }
+
+    def _part(self, part: str, points: float, result: str) -> None:
+        of = self.lab.points[part]
+        self.parts.append({"part": part, "points": round(points, 1), "of": of, "result": result})
+
+    def _kernel(self) -> Kernel:
+        """Return the built kernel; raise if it is refused or does not build."""
+        name = self.submission.path.stem
+        source = self.submission.source
+        vet_source(source, self.submission.path.name)
+        # A kernel from a text finds no header next to the student's file.
+        kernel = compile_text(
+            source, name=_plain(name), engine="sim", time_limit=LAUNCH_SECONDS, isolate=False
+        )
+        allowed = ("fp32",) if self.lab.precision == "fp32" else ("fp32", "tf32")
+        if kernel.precision not in allowed:
+            raise ProblemError(
+                f"its header says `precision: {kernel.precision}`, and the lab asks for "
+                f"{' or '.join(allowed)}: correct the header and the kernel"
+            )
+        vet_library(kernel.build().library, self.submission.path.name)
+        return kernel
+
+    def _check(self, kernel: Kernel) -> bool:
+        """Give the points for correct problems; return whether all are."""
+        problems = [*self.lab.problems, self.own, self.lab.counters]
+        labels = [str(problem) for problem in problems]
+        try:
+            reports = check(kernel, problems, seed=_SEED, progress=False)
+        except ConvlabError as error:
+            self.failures.append(_brief(error))
+            self._part("correct", 0, "could not be checked")
+            return False
+        assert isinstance(reports, Reports)
+        passed = self._count_passed(reports)
+        for problem, reason in reports.skipped:
+            self.failures.append(f"{problem.label}: not supported: {_first_line(reason)}")
+        if reports.errors:
+            self.failures += [f"nvcc: {finding.text}" for finding in reports.errors]
+            passed = 0
+        self.failures = self.failures[:_MOST_FAILURES]
+        share = passed / len(labels)
+        hidden = f", {self.lab.hidden} of them hidden" if self.lab.hidden else ""
+        result = f"correct on {passed} of {len(labels)} problems{hidden}"
+        self._part("correct", self.lab.points["correct"] * share, result)
+        return passed == len(labels)
+
+    def _count_passed(self, reports: Reports) -> int:
+        """Return how many problems are correct, up to the first that did not end.
+
+        After one that does not end, how many more run depends on the machine.
+        """
+        passed = 0
+        for report in reports:
+            if _is_endless(report):
+                self.failures.append(
+                    f"{report.problem.label}: did not end within {LAUNCH_SECONDS:g} s; the problems "
+                    "after it do not count"
+                )
+                break
+            passed += report.ok
+            if not report.ok:
+                self.failures.append(f"{report.problem.label}: {_first_line(report.first_failure)}")
+        return passed
+
+    def _predict(self, kernel: Kernel, passed: bool) -> None:
+        """Give the points for a prediction that is near the count on the own problem."""
+        predicted = self.submission.prediction
+        words = QUANTITIES[self.lab.predict].words
+        if not passed:
+            self._part("prediction", 0, "only for a correct kernel")
+        elif predicted is None:
+            self._part("prediction", 0, f"none given: {words}")
+        elif (value := self._count(kernel, self.own, [self.lab.predict])) is None:
+            self._part("prediction", 0, "nothing to count")
+        else:
+            counted = value[self.lab.predict]
+            is_near = abs(predicted - counted) <= NEAR * counted
+            points = self.lab.points["prediction"] if is_near else 0
+            text = f"{words}: predicted {predicted:,.0f}, counted {counted:,.0f}"
+            self._part("prediction", points, text)
+
+    def _count(
+        self, kernel: Kernel, problem: Problem, quantities: Sequence[str]
+    ) -> dict[str, float] | None:
+        """Return counts, and keep them for the result; None if the kernel fails."""
+        try:
+            values = count(kernel, problem, quantities)
+        except ConvlabError as error:
+            self.failures.append(_brief(error))
+            return None
+        for quantity, value in values.items():
+            self.counts.append({"problem": str(problem), "quantity": quantity, "value": value})
+        return values
+
+    def _compare(self, kernel: Kernel, passed: bool) -> None:
+        """Give the points of the milestones that the counts reach."""
+        if not passed:
+            self._part("pars", 0, "only for a correct kernel")
+            return
+        names = [par.quantity for par in self.lab.pars]
+        values = self._count(kernel, self.lab.counters, names)
+        if values is None:
+            self._part("pars", 0, "nothing to count")
+            return
+        counted = [par for par in self.lab.pars if par.quantity in values]
+        for par in self.lab.pars:
+            if par not in counted:
+                self.notes.append(f"{par.quantity} was not graded: this machine predicts no times")
+        points = 0.0
+        reached = []
+        for par in counted:
+            milestone = reached_by(par, values[par.quantity])
+            points += par.points * (milestone.share if milestone else 0)
+            who = milestone.kernel if milestone else "no milestone"
+            reached.append(f"{par.quantity} {values[par.quantity]:,.6g} reaches {who}")
+        total = sum(par.points for par in counted)
+        scale = self.lab.points["pars"] / total if total else 0
+        self._part("pars", points * scale, "; ".join(reached) or "no pars")
+
+    def _time(self, kernel: Kernel, passed: bool) -> None:
+        """Give points linear in the time on this GPU, between the two bounds of the lab."""
+        bounds = self.lab.bounds
+        if bounds is None or bounds.fast is None or bounds.slow is None:
+            raise ProblemError(
+                f"{self.lab.path.name} has no times of a GPU: write them with `convlab grade --pars "
+                f"{self.lab.path.name} --engine cuda`, or grade with --engine sim"
+            )
+        if not passed:
+            self._part("pars", 0, "only for a correct kernel")
+            return
+        from ..core.timing.measure import measure
+
+        on_gpu = kernel.on("cuda")
+        try:
+            report = check(on_gpu, self.lab.counters, progress=False)
+            ms = 1e3 * measure(on_gpu, report.problem).seconds
+        except ConvlabError as error:
+            self.failures.append(_brief(error))
+            self._part("pars", 0, "does not run on this GPU")
+            return
+        share = linear(ms, bounds.fast, bounds.slow) if report.ok else 0
+        text = f"{ms:.3g} ms; all points at {bounds.fast:.3g} ms, none at {bounds.slow:.3g} ms"
+        self._part("pars", self.lab.points["pars"] * share, text)
+
+    def _ask(self) -> None:
+        """Give the points of the question, which do not depend on the kernel."""
+        choice = self.submission.choice
+        if self.lab.answer is None:
+            self.notes.append("the question was not graded: the lab's key is not here")
+            return
+        if choice is None:
+            self._part("question", 0, "no answer")
+        elif choice not in self.lab.choices:
+            self._part("question", 0, f"no such choice; there are {', '.join(self.lab.choices)}")
+        elif choice == self.lab.answer:
+            self._part("question", self.lab.points["question"], "right")
+        else:
+            self._part("question", 0, "not right")
+
+
+def grade_of(submission: Submission, lab: Lab, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the facts of a grade: who, what, and the points of the parts together."""
+    return {
+        "file": submission.path.name,
+        "student": submission.name,
+        "lab": lab.name,
+        "lab_digest": lab.digest,
+        "source_digest": submission.digest,
+        "points": round(sum(part["points"] for part in parts), 1),
+        "of": sum(part["of"] for part in parts),
+        "parts": list(parts),
+    }
+
+
+def reached_by(par: Par, value: float) -> Milestone | None:
+    """Return the best milestone that a count reaches, or None."""
+    reached = None
+    for milestone in par.milestones:
+        if milestone.value is not None and value <= milestone.value * (1 + SLACK):
+            reached = milestone
+    return reached
+
+
+def linear(ms: float, fast: float, slow: float) -> float:
+    """Return the share of points for a time: 1 at `fast` or below, 0 at `slow` or above.
+
+    >>> linear(3.0, fast=2.0, slow=4.0)
+    0.5
+    """
+    return min(1.0, max(0.0, (slow - ms) / (slow - fast)))
+
+
+def _is_endless(report: Report) -> bool:
+    kinds = {finding.kind for finding in report.findings if finding.error}
+    return report.outcome == OUT_OF_TIME or bool(kinds.intersection(_ENDLESS))
+
+
+def _plain(name: str) -> str:
+    """Return a file's name as a kernel's: letters, digits and underscores."""
+    return (
+        "".join(char if char.isalnum() and char.isascii() else "_" for char in name)[:50] or "lab"
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n")[0][:200]
+
+
+def _brief(error: ConvlabError) -> str:
+    """Return the first lines of an error, without the paths of this machine."""
+    lines = [line for line in str(error).split("\n") if not line.startswith("full log: ")]
+    if isinstance(error, LaunchError) and error.kind in _ENDLESS:
+        return f"did not end within {LAUNCH_SECONDS:g} s"
+    return "\n".join(line[:200] for line in lines[:4])

@@ -1,0 +1,65 @@
+"""Files are graded: a right one, and some of the twenty of ``tests.instruments.graded``."""
+
+import json
+
+import pytest
+
+import convlab
+from convlab.__main__ import main
+from convlab.course.grade import grade, verify
+from tests.submissions import deviations, right_predictions, write_lab, write_submission
+
+pytestmark = pytest.mark.xdist_group("course")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The small lab, and the right predictions."""
+    folder = tmp_path_factory.mktemp("course")
+    lab = write_lab(folder)
+    return folder, lab, right_predictions(lab)
+
+
+@pytest.mark.parametrize("name", ["border", "at_load", "shell"])
+def test_a_planted_submission_gets_its_points(small, name):
+    folder, lab, right = small
+    path = write_submission(folder, name, right)
+    result = convlab.grade(path, lab.path)
+    assert not deviations(name, result.facts)
+
+
+def test_a_right_file_is_graded_and_verified(small, capfd):
+    folder, lab, right = small
+    path = write_submission(folder, "best", right)
+    receipt = folder / "receipt.json"
+    status = main(["grade", str(path), "--lab", str(lab.path), "--json", "--save", str(receipt)])
+    document = json.loads(capfd.readouterr().out)
+    assert status == 0 and document["grade"]["points"] == 100
+    again = grade(path, lab.path)
+    assert json.dumps(again.receipt, indent=1) == receipt.read_text()
+
+    assert verify(receipt, lab.path).ok
+    forged = json.loads(receipt.read_text())
+    forged["source"] = write_submission(folder, "border", right).read_text()
+    receipt.write_text(json.dumps(forged))
+    checked = verify(receipt, lab.path)
+    assert not checked.ok and "source_digest" in str(checked)
+
+
+def test_the_parts_that_a_cell_shows(small):
+    folder, lab, right = small
+    shown = grade(write_submission(folder, "best", right), lab.path)._repr_html_()
+    assert "100 of 100 points" in shown and "own sizes" in shown
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_points_follow_the_time(small):
+    folder, lab, right = small
+    path = write_submission(folder, "best", right)
+    table = '[gpu]\nfast_kernel = "01b_register_channels"\nslow_kernel = "01_direct"\n'
+    timed = folder / "timed.toml"
+    timed.write_text(lab.path.read_text() + table + "fast_ms = 100\nslow_ms = 200\n")
+    parts = {
+        part["part"]: part["points"] for part in grade(path, timed, engine="cuda").facts["parts"]
+    }
+    assert parts["correct"] == 40 and parts["pars"] == 30
