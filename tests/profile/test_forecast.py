@@ -82,3 +82,33 @@ def test_a_gpu_that_cannot_be_predicted_for_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr(rooms, "names", lambda kind: [])
     with pytest.raises(ProblemError, match="needs the room `profile`"):
         convlab.compare("01_direct", SMALL, engine="sim", gpu="H100")
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    "b, says",
+    [
+        (Forecast(1.0), "B is predicted faster: A 2 ms, B 1 ms on L4 at full size"),
+        (Forecast(4.0), "B is predicted slower: "),
+        (Forecast(1.5), "too close to predict: "),
+        (Forecast(1.0, "mma.sync"), "in doubt: A 2 ms, B 1 ms on L4 at full size (mma.sync)"),
+        ("no machine code", ""),
+    ],
+    ids=["faster", "slower", "close", "in doubt", "unknown"],
+)
+def test_a_difference_within_the_models_error_is_not_predicted(b, says: str) -> None:
+    sentence = forecast.comparison(Forecast(2.0), b, "L4")
+    assert sentence.startswith(says) and bool(sentence) == bool(says)
+
+
+def test_ab_and_sweep_go_by_predicted_times(monkeypatch) -> None:
+    times = {"03_smem_tile@TILE=8": 1.0, "03_smem_tile@TILE=16": 4.0}
+    answers(monkeypatch, lambda kernel: Forecast(times[kernel.name]))
+    swept = convlab.sweep(
+        "03_smem_tile", {"TILE": [16, 8]}, SMALL, engine="sim", progress=False, gpu="A100"
+    )
+    assert list(swept.frame["predicted_ms"]) == [1.0, 4.0]
+    assert list(swept.best.values()) == ["03_smem_tile@TILE=8"]
+    assert "by predicted time: 03_smem_tile@TILE=8" in swept.sentence
+    pair = convlab.ab(*reversed(times), SMALL, engine="sim", gpu="A100")
+    assert "B is predicted faster: A 4 ms, B 1 ms on A100" in pair.sentence

@@ -43,8 +43,8 @@ _PHASES = {
 _MEANING = {"traffic_mb": " (bytes to and from global memory, not a time)"}
 
 
-# How good the predicted times are; profile/MODEL.md has the measurements.
-PREDICTED_ERROR = "typically within a factor of 1.3 (convlab/profile/MODEL.md)"
+# What to know about predicted times; profile/MODEL.md has the measurements.
+PREDICTED_ERROR = "most are within a factor of 1.6, and not all (convlab/profile/MODEL.md)"
 
 
 class Costly(Result):
