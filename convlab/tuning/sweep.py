@@ -90,7 +90,8 @@ def sweep(
     limit_seconds : the most time to measure one point, in seconds.
     progress : show a progress bar.
     gpu : the GPU that times are predicted for, by name: one of `machine.device.GPUS`, also for a
-        small problem; the default is that of this machine, or the H200. It is an error if times are measured.
+        small problem; the default is that of this machine, or the last of the list. It is an error
+        if times are measured.
 
     Returns
     -------

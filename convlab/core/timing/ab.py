@@ -93,7 +93,8 @@ def ab(
         Seed of the data and of the order within the rounds.
     gpu
         The GPU that times are predicted for, by name: one of `machine.device.GPUS`, also for a small
-        problem. The default is that of this machine, or the H200. It is an error if times are measured.
+        problem. The default is that of this machine, or the last of the list. It is an error if
+        times are measured.
 
     Returns
     -------

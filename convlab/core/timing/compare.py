@@ -103,7 +103,7 @@ def compare(
     gpu
         The GPU that times are predicted for, by name: one of `machine.device.GPUS`. With it, times
         of small problems and of a selection or all kernels are predicted too. The default is the
-        GPU of this machine, or the H200. Times are measured if there is a GPU, and `gpu` is then an error.
+        GPU of this machine, or the last of the list. It is an error if times are measured.
 
     Returns
     -------
