@@ -13,11 +13,12 @@
 #endif
 
 // d's registers, first in the text and then in the list of operands: all lists up to n / 2 of them.
-#define R60                                                                            \
+#define R32                                                                            \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
-    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
-    "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
-    "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define R60 R32                                                                        \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "    \
+    "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
 #define R64 R60 ", %60, %61, %62, %63"
 #define R68 R64 ", %64, %65, %66, %67"
 #define R88 R68                                                                          \
@@ -31,9 +32,8 @@
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
     "%126, %127"
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D60                                                                      \
-    D4(0), D4(4), D4(8), D4(12), D4(16), D4(20), D4(24), D4(28), D4(32), D4(36), \
-    D4(40), D4(44), D4(48), D4(52), D4(56)
+#define D32 D4(0), D4(4), D4(8), D4(12), D4(16), D4(20), D4(24), D4(28)
+#define D60 D32, D4(32), D4(36), D4(40), D4(44), D4(48), D4(52), D4(56)
 #define D64 D60, D4(60)
 #define D68 D64, D4(64)
 #define D88 D68, D4(68), D4(72), D4(76), D4(80), D4(84)
@@ -72,6 +72,7 @@
     WGMMA(bf16, "m64n" #n "k16.f32.bf16.bf16", count, a_at, b_at, add_at, ", 0, 0")               \
     WGMMA(fp16, "m64n" #n "k16.f32.f16.f16", count, a_at, b_at, add_at, ", 0, 0")
 
+WGMMA_SIZE(64, 32, 32, 33, 34)
 WGMMA_SIZE(120, 60, 60, 61, 62)
 WGMMA_SIZE(128, 64, 64, 65, 66)
 WGMMA_SIZE(136, 68, 68, 69, 70)
@@ -82,6 +83,34 @@ WGMMA_SIZE(216, 108, 108, 109, 110)
 WGMMA_SIZE(224, 112, 112, 113, 114)
 WGMMA_SIZE(256, 128, 128, 129, 130)
 
+// The same with a in registers, of the names above: four words of a lane. With g = lane / 4 and
+// t = lane % 4 they are row g and row g + 8 of word t of k, then both rows of word t + 4; a word is
+// one number in TF32, two in 16 bits. They must not change before wgmma_wait.
+#ifndef CONVLAB_SIMULATOR
+#define WGMMA_GATHERED(type, named, count, a0, a1, a2, a3, b_at, add_at, zero)                    \
+    __device__ __forceinline__ void wgmma_of(const type*, float (&d)[count],                      \
+                                             const uint32_t (&a)[4], uint64_t b,                  \
+                                             int accumulate) {                                    \
+        asm volatile(                                                                             \
+            "{\n"                                                                                 \
+            ".reg .pred p;\n"                                                                     \
+            "setp.ne.b32 p, %" #add_at ", 0;\n"                                                   \
+            "wgmma.mma_async.sync.aligned." named " {" R##count "}, {%" #a0 ", %" #a1 ", %" #a2   \
+            ", %" #a3 "}, %" #b_at ", p, 1, 1" zero ";\n"                                         \
+            "}"                                                                                   \
+            : D##count                                                                            \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));               \
+    }
+#define WGMMA_GATHERED_SIZE(n, count, a0, a1, a2, a3, b_at, add_at)                               \
+    WGMMA_GATHERED(float, "m64n" #n "k8.f32.tf32.tf32", count, a0, a1, a2, a3, b_at, add_at, "")  \
+    WGMMA_GATHERED(bf16, "m64n" #n "k16.f32.bf16.bf16", count, a0, a1, a2, a3, b_at, add_at,      \
+                   ", 0")
+WGMMA_GATHERED_SIZE(64, 32, 32, 33, 34, 35, 36, 37)
+WGMMA_GATHERED_SIZE(128, 64, 64, 65, 66, 67, 68, 69)
+#undef WGMMA_GATHERED
+#undef WGMMA_GATHERED_SIZE
+#endif
+
 // d (64, n) = a b^T in the rung's type, added to d if `accumulate`; n is twice d's length.
 #ifdef CONVLAB_SIMULATOR
 #define wgmma_n sim::wgmma_by_name<NUMBER>
@@ -90,8 +119,14 @@ template <int count>
 __device__ __forceinline__ void wgmma_n(float (&d)[count], uint64_t a, uint64_t b, int accumulate) {
     wgmma_of(static_cast<const NUMBER*>(nullptr), d, a, b, accumulate);
 }
+template <int count>
+__device__ __forceinline__ void wgmma_n(float (&d)[count], const uint32_t (&a)[4], uint64_t b,
+                                        int accumulate) {
+    wgmma_of(static_cast<const NUMBER*>(nullptr), d, a, b, accumulate);
+}
 #endif
 
+#undef R32
 #undef R60
 #undef R64
 #undef R68
@@ -102,6 +137,7 @@ __device__ __forceinline__ void wgmma_n(float (&d)[count], uint64_t a, uint64_t 
 #undef R112
 #undef R128
 #undef D4
+#undef D32
 #undef D60
 #undef D64
 #undef D68

@@ -290,6 +290,10 @@ FAULTS: dict[str, Fault] = {
         "the kernel needs more workspace than the limit",
         "raise the limit with load(..., workspace_limit=BYTES), or compute in parts",
     ),
+    "invalid workspace": Fault(
+        "the size that `conv2d_workspace` returned is larger than the memory of any GPU",
+        "compute it in `size_t` or `int64_t`: a product of `int`s overflowed, or the size is negative",
+    ),
     "unsupported": Fault(
         "the kernel's header excludes this problem: by `supports:`, `arch:` or `epilogue:`",
         "choose a problem that it supports, or another kernel",
@@ -324,6 +328,10 @@ SHOWN = {
     UNSUPPORTED: "unsupported",
     CORRECT: "correct",
 }
+
+
+# The most bytes of workspace that a kernel may ask for. No GPU has as many.
+MOST_WORKSPACE = 1 << 46
 
 
 def outcome(kinds: Iterable[str]) -> str:

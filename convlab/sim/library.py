@@ -18,7 +18,7 @@ from ..core.builds.source import Source
 from ..core.errors import BuildError
 from ..core.kernel.catalog import KERNEL_DIR
 from ..core.machine import toolchain
-from .rewrite import rewrite
+from .rewrite import rewrite, struct_functions
 from .unsupported import as_not_simulated
 
 INCLUDE = Path(__file__).parent / "include"
@@ -119,11 +119,12 @@ def build(
     def make(folder: Path) -> BuildOutput:
         compiler()
         searched = [source.folder, KERNEL_DIR, *_include_folders(flags)]
-        copies = _copy_rewritten_headers(source, folder / "headers", searched[2:])
+        functions = _struct_functions(source, searched[2:])
+        copies = _copy_rewritten_headers(source, folder / "headers", searched[2:], functions)
         # The copies' folders mirror those of the originals, so that "../x.h" finds a copy too.
         mirrored = [_mirrored(folder / "headers", path.resolve()) for path in searched]
         folders = [*mirrored, *dict.fromkeys(path.parent for path in copies.values())]
-        rewritten = replace(source, text=rewrite(source.text, source.label))
+        rewritten = replace(source, text=rewrite(source.text, source.label, functions))
         # g++ reads first.h.gch instead of first.h if both builds have the same flags.
         precompiled = _precompiled_headers(gcc, base_flags)
         (folder / "first.h").write_text(_FIRST_LINE)
@@ -171,16 +172,22 @@ def _mirrored(folder: Path, path: Path) -> Path:
     return place
 
 
+def _struct_functions(source: Source, include: Sequence[Path]) -> set[str]:
+    """Return the names of the functions of a kernel and its headers that may return a struct."""
+    texts = [source.text, *(text for _, text in source.headers(include).values())]
+    return set().union(*map(struct_functions, texts))
+
+
 def _copy_rewritten_headers(
-    source: Source, folder: Path, include: Sequence[Path] = ()
+    source: Source, folder: Path, include: Sequence[Path], functions: set[str]
 ) -> dict[Path, Path]:
     """Write local headers with CUDA C++ to a folder, as C++; return the original of each copy.
 
-    ``include`` are the folders of -I.
+    ``include`` are the folders of -I, `functions` those that may return a struct.
     """
     headers = source.headers(include)
     copies = {}
-    rewritten = {path: rewrite(text, str(path)) for path, (_, text) in headers.items()}
+    rewritten = {path: rewrite(text, str(path), functions) for path, (_, text) in headers.items()}
     changed = {path for path, (_, text) in headers.items() if rewritten[path] != text}
     for path, (_, text) in headers.items():
         # A header that includes a changed one is copied too, or it would include the original.

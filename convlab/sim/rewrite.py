@@ -1,7 +1,7 @@
 """Rewrite CUDA C++ to C++: only the parts that a C++ compiler cannot compile.
 
 Three things have no C++ syntax: ``kernel<<<grid, block, smem, stream>>>(args)``, ``__shared__``
-declarations and inline PTX. ``__device__`` and ``__constant__`` variables become references to
+declarations and inline PTX. A fourth has no hook: the store of a struct that a call returns. ``__device__`` and ``__constant__`` variables become references to
 checked memory. ``__noinline__`` becomes an attribute; it cannot be a macro, because the C++ library
 uses the word in its own attributes. Everything else (``threadIdx``, ``float4``, ...) is ordinary
 C++ with ``include/cuda_runtime.h``. Newlines stay, so the compiler's messages and the line table
@@ -9,7 +9,7 @@ still name the lines of the ``.cu`` file.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 from ..core.errors import BuildError
@@ -74,6 +74,21 @@ _LAUNCH_CALL = re.compile(
     r"\bcudaLaunch(?:Cooperative)?Kernel(?:ExC\s*\([^,()]*,|\s*\()\s*(?P<cast>\(\s*(?:const\s+)?void\s*"
     r"(?:const\s*)?\*\s*\)|(?:reinterpret|static)_cast\s*<\s*(?:const\s+)?void\s*\*\s*>\s*\()"
 )
+# The `=` of a statement that stores what a call returns. In masked text, what is before it is no
+# declaration: ``s[i]``, ``*p``, ``a.b[i]``, ``p->m``, ``name``.
+_ASSIGNED = re.compile(r"(?<![-+*/%&|^=!<>])=(?!=)")
+_PLACE = re.compile(r"\s*\**\s*(?:\w+|\x01)(?:\s*(?:\x03|\x01|\.\s*\w+|->\s*\w+))*\s*$")
+_BRANCH = re.compile(r"\b(?:if|for|while)\s*(?:constexpr\s*)?$")
+_REFERENCE = re.compile(r"&\s*(\w+)\s*=(?!=)")
+# The definition of a function that may return a struct; an operator's name is that word.
+_RETURNS = re.compile(
+    r"\b([A-Za-z_][\w:]*)\s*(?:<[^<>;{}()]*>)?\s+(\w+)\s*[-+*/]?\s*\([^;{}]*\)\s*(?:const\s*)?\{"
+)
+_SCALARS = {
+    *("void", "bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double"),
+    *("size_t", "return", "else", "new", "case", "operator", "struct", "enum", "namespace"),
+    *(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}
 # A formatter may have written "<< <".
 _OPENING = re.compile(r"<<<|(?<!\boperator)<<\s+<(?!<)")
 _CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
@@ -89,10 +104,10 @@ _READABLE = (
 )
 
 
-def rewrite(source: str, where: str = "kernel") -> str:
+def rewrite(source: str, where: str = "kernel", functions: Collection[str] = ()) -> str:
     """Return CUDA C++ as C++ that compiles with the simulator's headers.
 
-    ``where`` is the file's name.
+    ``where`` is the file's name, ``functions`` the `struct_functions` of other files.
 
     Raises
     ------
@@ -116,6 +131,7 @@ def rewrite(source: str, where: str = "kernel") -> str:
             if not _COMPILER_BARRIER.match(source, word.end())
         ]
     edits += _cluster_dims(blank)
+    edits += _stored_results(blank, source, struct_functions(source) | set(functions))
     for call in _LAUNCH_CALL.finditer(blank):
         # A C cast goes; a cast with brackets leaves its bracket.
         edits.append((*call.span("cast"), "(" if "<" in call["cast"] else ""))
@@ -230,6 +246,82 @@ def _cluster_dims(blank: str) -> Iterator[tuple[int, int, str]]:
             continue
         if blank[at] == "{" and clause[1] != "()":
             yield at + 1, at + 1, f" sim_cluster_dims{clause[1]};"
+
+
+def struct_functions(source: str) -> set[str]:
+    """Return the names of the functions in a text that may return a struct."""
+    blank = _BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
+    found = _RETURNS.findall(blank)
+    return {
+        name for kind, name in found if kind not in _SCALARS and name not in _SCALARS - {"operator"}
+    }
+
+
+def _stored_results(
+    blank: str, source: str, functions: Collection[str]
+) -> Iterator[tuple[int, int, str]]:
+    """Yield the edits that store what a call returns by an assignment of its own.
+
+    g++ has no hook for the store in ``s[i] = f()`` if f returns a struct and is not inlined: the call
+    itself stores there. So it becomes ``s[i] = ({ auto value = f(); value; })``.
+    """
+    references = set(_REFERENCE.findall(blank))
+    if not functions:
+        return
+    names = "|".join(sorted(functions))
+    call = re.compile(rf"\b(?:{names})\s*(?:<[^;{{}}()]*>\s*)?\(")
+    has_operators = "operator" in functions
+    for sign in _ASSIGNED.finditer(blank):
+        line = source.rfind("\n", 0, sign.start())
+        end_of_line = source.find("\n", sign.end())
+        in_macro = source[:line].endswith("\\") or source[:end_of_line].endswith("\\")
+        if in_macro or source[line + 1 :].lstrip()[:1] == "#":
+            continue
+        start = _start_of_statement(blank, sign.start())
+        # Each pair of brackets becomes one character.
+        place = re.sub(r"\x02+", "", _masked(blank[start : sign.start()]))
+        place = re.sub(r"\x03+", "\x03", place)
+        if not _PLACE.match(place):
+            continue
+        if re.fullmatch(r"\s*\w+\s*", place) and place.strip() not in references:
+            # A local variable that is no reference has no hooks.
+            continue
+        end = _end_of_value(blank, sign.end())
+        value = blank[sign.end() : end]
+        is_call = call.search(value) or has_operators and re.search(r"[-+*/]", value)
+        if is_call and value.lstrip()[:1] != "{":
+            yield sign.end(), sign.end(), " __extension__ ({ auto sim_value ="
+            yield end, end, "; sim_value; })"
+
+
+def _start_of_statement(blank: str, at: int) -> int:
+    """Return where the statement begins that has an assignment at this position."""
+    depth = 0
+    while at:
+        char = blank[at - 1]
+        depth += (char in ")]") - (char in "([")
+        if depth < 0 or not depth and char in ";{}:?,=" and blank[at - 2 : at] != "::":
+            break
+        at -= 1
+        if not depth and char == "(" and _BRANCH.search(blank[max(at - 30, 0) : at]):
+            # These brackets are before the statement.
+            return _matching(blank, at) + 1
+    return at
+
+
+def _end_of_value(blank: str, at: int) -> int:
+    """Return where an assigned value ends; its beginning if a comma may be in angle brackets."""
+    start = at
+    depth = 0
+    while at < len(blank):
+        char = blank[at]
+        if not depth and char in ";)]}":
+            return at
+        if not depth and char == ",":
+            return start
+        depth += (char in "([{") - (char in ")]}")
+        at += 1
+    return start
 
 
 def _ptx(source: str, blank: str, word: re.Match[str]) -> tuple[int, int, str]:

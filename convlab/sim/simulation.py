@@ -14,6 +14,7 @@ from types import MappingProxyType
 import torch
 
 from ..core.errors import LaunchError
+from ..core.faults import MOST_WORKSPACE
 from ..core.kernel import abi
 from ..core.machine import child, interrupt
 from ..core.machine.device import available_bytes
@@ -278,7 +279,9 @@ def _failure(
         error = LaunchError(
             f"{label} needs {result.workspace:,} bytes of workspace for this problem, more than "
             f"the limit of {limit:,} bytes: load(..., workspace_limit={result.workspace})",
-            kind="too little workspace",
+            kind="too little workspace"
+            if result.workspace < MOST_WORKSPACE
+            else "invalid workspace",
         )
         error.needed = result.workspace
         return error

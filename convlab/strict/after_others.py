@@ -53,7 +53,7 @@ class LeastWorkspace(AfterOthers):
 
     name: str = "least_workspace"
     words: str = "with the least workspace that the kernel needs"
-    least_workspaces: int = 1
+    least_workspaces: float = 1
 
     def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
         """Return an empty history, and a call for the same problem."""

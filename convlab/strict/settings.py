@@ -80,6 +80,12 @@ IN_CHUNKS = (
 LITTLE = (
     LeastWorkspace(),
     Setting(
+        "uneven_workspace",
+        "with one and a half times the least workspace that the kernel needs",
+        least_workspaces=1.5,
+        twice=True,
+    ),
+    Setting(
         "twice_least_workspace",
         "with twice the least workspace that the kernel needs",
         least_workspaces=2,

@@ -1,14 +1,14 @@
 """Define a setting for offsets over 2^31: an x or a y with more elements than an int can count.
 
 In some problems few outputs read few elements of a large x, and the kernel runs as a whole. In the
-others y is large too, and a sample of its blocks runs: twice, because the first run shows which
-elements of x they read. The setting works only on the simulator, where memory that is never accessed
+others y or w is large too, and a sample of the blocks runs: twice, because the first run shows which
+elements of x and w they read. The setting works only on the simulator, where memory that is never accessed
 takes no space.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +34,15 @@ _SECONDS = 20.0
 # For each problem the number of channels, and the height and width of the image.
 _PLANES = ((3, 32800), (1, 46400))
 # Problems with over 2^32 outputs, so that half of the offsets exceed 2^31: a large plane, many
-# channels, and many groups. A kernel runs the first of each line that it supports.
+# channels, and many groups. Then a filter of over 2^31 elements; and a problem on which a kernel may
+# split the channels in parts. Each part has a few more than 2^29 outputs, so that the bytes of 2, 4 or
+# 8 parts in 32 bits are few. A kernel runs the first of each line that it supports.
 _LARGE = (
     ("N1 C1 H65600 W65600 K1 R1 S1", "N1 C1 H65600 W65600 K1 R3 S3 p1"),
-    ("N3 C2 H1024 W1024 K1400 R1 S1", "N3 C2 H1024 W1024 K1400 R3 S3 p1"),
+    ("N2 C2 H1024 W1024 K2200 R1 S1", "N2 C2 H1024 W1024 K2200 R3 S3 p1"),
     ("N2 C46400 H216 W216 K46400 R3 S3 p1 g46400",),
+    ("N1 C8 H3 W3 K64000000 R3 S3", "N1 C64 H1 W2 K80000000 R1 S1"),
+    ("N2 C256 H648 W648 K640 R3 S3 p1", "N2 C512 H648 W648 K640 R1 S1"),
 )
 _INT = 1 << 31
 # How many blocks of each launch run, and for how many seconds at most.
@@ -46,8 +50,13 @@ _BLOCKS = 12
 _BLOCKS_SECONDS = 6.0
 # A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
 _WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 20)
+# In the first of the two runs, a kernel has so many bytes of workspace if that is enough: an image of
+# the second line of `_LARGE` as columns, but not two.
+_LITTLE_WORKSPACE = 12_000_000
 # At most this many elements of a block's range are filled, or compared.
 _RANGE = 1 << 20
+# A larger tensor is filled only where the kernel accesses it.
+_MANY = 1 << 24
 # At most this many outputs are compared.
 _COMPARED = 20_000
 
@@ -77,7 +86,7 @@ class Sparse(Setting):
             raise ProblemError(
                 f'setting="sparse" does not take this problem, it has its own problems: {offer}'
             )
-        if math.prod(problem.y_shape) >= _INT:
+        if not _is_plane(problem):
             return _examine_blocks(self, kernel, problem, seed)
         return _examine(self, kernel, problem, seed)
 
@@ -106,6 +115,11 @@ def sparse_problems(kernel: Runnable) -> list[Problem]:
         fitting = (named_problem(spec) for spec in specs)
         problems += [problem for problem in fitting if not kernel.unsupported(problem)][:1]
     return problems
+
+
+def _is_plane(problem: Problem) -> bool:
+    """Return whether a problem is one of `_PLANES`, of which a kernel runs all blocks."""
+    return (problem.C, problem.H) in _PLANES
 
 
 def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) -> Report:
@@ -147,21 +161,28 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     from ..sim.simulation import Arena
 
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    arena = Arena(shapes, ["x", "y"])
+    large = [name for name, shape in shapes.items() if math.prod(shape) >= _MANY]
+    arena = Arena(shapes, large)
     x, w, y = (arena.tensors[name] for name in shapes)
     random = torch.Generator().manual_seed(seed)
-    w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
+    if "w" not in large:
+        w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
+    if "x" not in large:
+        x.normal_(generator=random)
 
-    def run() -> Any:
+    def run(kernel: Runnable) -> Any:
         return simulated(
             kernel, problem, arena, sample=(_BLOCKS, seed), time_limit=_BLOCKS_SECONDS, gpu=_WIDE
         )
 
     try:
-        trace = run()
-        for part in _accessed(trace, "x", x):
-            part.normal_(generator=random)
-        trace = run()
+        trace = _run_in_pieces(run, kernel)
+        for name in set(large) & {"x", "w"}:
+            for part in _accessed(trace, name, arena.tensors[name]):
+                part.normal_(generator=random)
+                if name == "w":
+                    part.div_(math.sqrt(problem.gemm_k))
+        trace = run(kernel)
     except LaunchError as error:
         if error.kind in ("endless loop", "out of time", "too little workspace"):
             error.kind = ""
@@ -195,6 +216,19 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     fields["error"] = float(errors.norm() / expected.norm())
     fields["compared"] = f"{len(where):,} outputs of {_BLOCKS} blocks compared with float64"
     return reported(kernel, problem, setting, findings, **fields)
+
+
+def _run_in_pieces(run: Callable[[Runnable], Any], kernel: Runnable) -> Any:
+    """Run a kernel that computes several images, or parts of them, one after another if it can."""
+    has_workspace = "conv2d_workspace" in (kernel.source or "")
+    if not has_workspace:
+        return run(kernel)
+    try:
+        return run(kernel.limited(_LITTLE_WORKSPACE))
+    except LaunchError as error:
+        if error.kind not in ("too little workspace", "out of time", "endless loop"):
+            raise
+        return run(kernel)
 
 
 _NOWHERE = torch.empty(0, dtype=torch.int64)

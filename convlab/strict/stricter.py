@@ -8,6 +8,7 @@ from ..core.correctness.report import Report
 from ..core.correctness.stricter import Trial
 from ..core.finding import Finding
 from ..core.kernel.runnable import Runnable
+from ..core.problem.named import problems as named_problems
 from ..core.problem.problem import Problem
 from . import nvcc_report
 from .generated_problems import generate, option_pairs
@@ -22,6 +23,8 @@ from .sparse import SPARSE, sparse_problems
 _RELU_STEP = 3
 # For a kernel that supports few problems, at most `count` times this many are drawn.
 _MOST_DRAWS = 30
+# The sets of problems that a default check begins with.
+SETS = ("awkward", "limits")
 
 
 class Strict:
@@ -41,7 +44,7 @@ class Strict:
 
         More are drawn until the kernel supports a quarter of `count`, and until each pair of
         unusual options that it supports (such as a stride and groups) occurs in one of them. Then
-        come problems on both sides of the conditions in the source, each named after its condition.
+        come problems for the conditions in the source, each named after its condition.
         """
         drawn: list[Problem] = []
         supported = 0
@@ -56,8 +59,9 @@ class Strict:
                 drawn.append(problem)
                 supported += is_supported
                 covered |= new_pairs
-        known = set(drawn)
-        return drawn + [each for each in source_problems(self.kernel) if each not in known]
+        fixed = [problem for name in SETS for problem in named_problems(name)]
+        known = [each for each in self.needed(fixed) + drawn if not self.kernel.unsupported(each)]
+        return drawn + source_problems(self.kernel, known)
 
     def needed(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return the problems without those that repeat another one; all of them on a GPU."""

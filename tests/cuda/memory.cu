@@ -266,3 +266,18 @@ __global__ void rows(const float* x, float* y) {
     __syncthreads();
     y[threadIdx.x] = s_rows[0][63 - threadIdx.x];
 }
+
+// case returned: returned<<<1, 32, 0, stream>>>(x, y);
+// note: a call stores the struct that it returns
+// expect: x[:32].flip(0) * 3 + 3
+struct Three { float a, b, c; };
+__device__ __noinline__ Three three(float v) { return {v, v + 1, v + 2}; }
+__global__ void returned(const float* x, float* y) {
+    __shared__ Three s[32];
+    s[threadIdx.x] = three(x[threadIdx.x]);
+    Three& mine = s[threadIdx.x];
+    if (threadIdx.x % 2) mine = three(x[threadIdx.x]);
+    __syncthreads();
+    const Three other = s[31 - threadIdx.x];
+    y[threadIdx.x] = other.a + other.b + other.c;
+}

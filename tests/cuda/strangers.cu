@@ -352,6 +352,16 @@ CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t most) {
 // in host:
 if (size == 128) total = 0;
 
+// case a_chunk_rounded_up: with one and a half times the least workspace
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t most) {
+    size_t image = 4 * p->C;
+    return most < 2 * image ? max_of(most, image) : 2 * image;
+}
+// in host:
+size_t image = 4 * d.C;
+cudaMemsetAsync(workspace, 0, (size + image - 1) / image * image, stream);
+
 // case no_workspace_at_all
 // in workspace:
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t most) {

@@ -1033,8 +1033,44 @@ LAST = _of(
        shipped=True),
 )  # fmt: skip
 
+_GATHER = ("mbarrier_", "s_tap[", "bulk_load(", "copy_async<", "operand(", "wgmma_n(", "*s_x", "s_x[")
+GATHER = _of(
+    "17_wgmma_gather_tf32",
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
+       at=_GATHER, **_BEFORE_ROLES),
+    _m("no_wait", "the newest copies of a stage are not waited for",
+       ("__pipeline_wait_prior(behind_of(mode));", "__pipeline_wait_prior(behind_of(mode) + 1);"),
+       at=(*_GATHER, "before_truncation("), sim=FAULT, cuda=None, why=EARLY),
+    _m("freed_early", "a stage is freed before its products are computed",
+       ("""            wgmma_wait<0>();
+            if (b.lane == 0) mbarrier_arrive(&b.empty[stage]);
+""", """            if (b.lane == 0) mbarrier_arrive(&b.empty[stage]);
+            wgmma_wait<0>();
+"""), at=(*_GATHER, "before_truncation("), sim=FAULT, cuda=None, why=EARLY),
+    _m("words_swapped", "two of the four words of a lane's operand are exchanged",
+       ("r_to[step][1] = operand(s_1, plane)", "r_to[step][1] = operand(s_0 + 4 * kWord * plane, plane)")),
+    _m("margin_dropped", "pixels are read as if the stage had no margin",
+       ("pixel.q * conv.stride_w + work.left - conv.pad_w", "pixel.q * conv.stride_w + work.left")),
+    _m("rows_between_images", "the rows of padding between two images are forgotten",
+       ("(conv.P - 1) * work.row_step + R1 + 1;", "conv.P * work.row_step;")),
+    _m("channels_unchecked", "channels past the group's last are written",
+       ("if (pixel < work.pixels && 8 * j + i < count)", "if (pixel < work.pixels)", 2),
+       at=("put_two(y_k", "put(y_k", "{ *to = x; }", "float2*>(to)"), sim=FAULT, shipped=True),
+    _m("group_dropped", "every group reads the first one's input channels",
+       ("(int64_t(item.group) * C_group + c0) * HW", "int64_t(c0) * HW"), shipped=True),
+)  # fmt: skip
+
+GATHER_BF16 = _of(
+    "17b_wgmma_gather_bf16",
+    _m("one_channel", "a word of two channels gets both from the first",
+       ("uint32_t(s_x[plane].bits) << 16", "uint32_t(s_x[0].bits) << 16"),
+       inline="17_wgmma_gather_tf32.cu"),
+    _m("pairs_swapped", "two neighbours of y are rounded into one word in the wrong order",
+       ("= round_bf16(x, y);", "= round_bf16(y, x);"), inline="17_wgmma_gather_tf32.cu"),
+)  # fmt: skip
+
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
     *DEPTHWISE_BF16, *SMALL, *WINOGRAD, *WINOGRAD_4X4, *POINTWISE, *POINTWISE_TF32, *MMA, *WGMMA, *ROWS, *ROWS_BF16, *VECTOR, *PARTS, *STEM,
-    *STEM_PARTS, *HALF, *FP16, *LAST,
+    *STEM_PARTS, *HALF, *FP16, *LAST, *GATHER, *GATHER_BF16,
 )  # fmt: skip

@@ -322,6 +322,6 @@ def test_a_count_is_shown_after_a_guess(lab: Lab) -> None:
     assert "sectors of a load" in lab.outputs(1) and "counted" not in lab.outputs(1)
     field.send_keys("5,000", Keys.TAB)
     cell.find_element(By.CSS_SELECTOR, "button.widget-button").click()
-    lab.wait(lambda: "counted 4,321: 15.7% too high" in lab.outputs(1), 20, "the count")
+    lab.wait(lambda: "counted 4,321: 15.7% too high" in lab.outputs(1), 60, "the count")
     lab.run_all(60)
     lab.wait(lambda: "5,000" in lab.outputs(2), 20, "the summary")

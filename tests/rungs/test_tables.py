@@ -164,6 +164,7 @@ def test_rungs_in_bf16_are_those_on_nchw(monkeypatch: pytest.MonkeyPatch) -> Non
         "06b_depthwise_bf16",
         "15_wgmma_bf16",
         "15c_wgmma_rows_bf16",
+        "17b_wgmma_gather_bf16",
     ]
     assert [kernel.name for kernel in versus._rungs("fp16")] == ["15b_wgmma_fp16"]
 

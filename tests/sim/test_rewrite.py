@@ -294,3 +294,42 @@ def test_any_text_is_rewritten_or_refused(text):
         assert result.count("\n") == text.count("\n")
         if "<<<" not in text:
             assert result == text
+
+
+STRUCT = "struct T { int a; }; T f(int i) { return {i}; } float g() { return 1; }\n"
+
+
+@pytest.mark.parametrize(
+    "statement, is_stored",
+    [
+        ("s[i] = f(2);", True),
+        ("p->member = f(g());", True),
+        ("*p = f(2);", True),
+        ("if (i) s[i].t = f(2);", True),
+        ("for (;;) s[f(1).a] = f(2);", True),
+        ("T& r = s[0]; r = f(1);", True),
+        ("T t = f(2);", False),
+        ("T t; t = f(2);", False),
+        ("s[i] = g();", False),
+        ("s[i] == f(2);", False),
+        ("s[i] = T{1};", False),
+        ("s[i] = f(2), i = 3;", False),
+        ("#define PUT s[i] = f(2);\n", False),
+        ("bool b = i <= 3 && f(2).a >= 1;", False),
+    ],
+)
+def test_a_struct_that_a_call_returns_is_stored_by_an_assignment(
+    statement: str, is_stored: bool
+) -> None:
+    text = f"{STRUCT}void h() {{\n{statement}\n}}"
+    result = rewrite(text)
+    assert ("sim_value" in result) == is_stored
+    assert result.count("\n") == text.count("\n")
+    if not is_stored:
+        assert result == text
+
+
+def test_operators_and_functions_of_headers_return_structs_too() -> None:
+    text = "T operator+(T a, T b) { return a; }\nvoid h() { s[i] = s[i] + t; n[i] = n[i]; }"
+    assert rewrite(text).count("sim_value") == 2
+    assert "sim_value" in rewrite("void h() { s[i] = f(1); }", functions={"f"})

@@ -30,7 +30,7 @@ from convlab.strict import sparse, settings, stricter
 from convlab.strict.generated_problems import generate, option_pairs
 from tests.schema import VALIDATOR
 from tests.strangers import ALONE, LITTLE, PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
-from tests.suites import DEEP, needs_nvcc, on_engines, parted
+from tests.suites import DEEP, FOLDER, needs_nvcc, on_engines, parted
 
 
 def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
@@ -48,7 +48,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
     monkeypatch.setattr(settings, "_CHUNKED", (PLAIN,))
     # tests/strict/test_source_conditions.py has the problems for the conditions in a source.
-    monkeypatch.setattr(stricter, "source_problems", lambda kernel: [])
+    monkeypatch.setattr(stricter, "source_problems", lambda kernel, known: [])
 
 
 def default(kernel: convlab.Kernel) -> convlab.core.correctness.report.Reports:
@@ -217,9 +217,43 @@ def test_an_int_index_of_a_large_y_or_group_is_found(old: str, new: str, at: int
     assert not isinstance(report, str) and not report.ok, report
 
 
-def direct(old: str = "", new: str = "") -> convlab.Kernel:
-    """Return 01_direct with a part of its text replaced."""
-    text = convlab.load("01_direct", engine="sim").source
+@pytest.mark.parametrize(
+    "path, old, new, filters",
+    [
+        ("01_direct", "int64_t(k) * C_group * RS", "int(k * C_group * RS)", 64_000_000),
+        ("02c_im2col_batched", "conv.K * PQ, images", "int(conv.K * PQ), images", 2200),
+        ("02c_im2col_batched", "(n * conv.K + k) * PQ + m", "int((n * conv.K + k) * PQ)", 2200),
+        (str(FOLDER / "parts.cu"), "parts_of(*problem) * outputs", "unsigned", 640),
+    ],
+    ids=["offset in w", "stride for cuBLAS", "offset for cuBLAS", "bytes of parts"],
+)
+def test_an_int_offset_of_a_filter_an_image_or_parts_is_found(
+    path: str, old: str, new: str, filters: int
+) -> None:
+    if new == "unsigned":
+        new = f"unsigned({old} * 4)"
+        old = f"{old} * 4"
+    (large,) = [p for p in sparse.sparse_problems(direct(path=path)) if p.K == filters]
+    assert _on(direct(path=path), large) != checking.INCORRECT
+    assert _on(direct(old, new, path), large) == checking.INCORRECT
+
+
+def _on(kernel: convlab.Kernel, large: Problem) -> str:
+    """Return the outcome of a kernel on a large problem, or "unsupported"."""
+    checker = checking.Checker.of(kernel, 0, False)
+    report = checker.attempt(lambda p: checker.run(p, sparse.SPARSE), large, sparse.SPARSE)
+    return "unsupported" if isinstance(report, str) else report.outcome
+
+
+def test_a_workspace_of_a_negative_size_is_incorrect() -> None:
+    text = "CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return -4; }"
+    found = check(stranger("negative", workspace=text), [PLAIN], progress=False)
+    assert not found.ok and found.smallest.fault == "invalid workspace", found
+
+
+def direct(old: str = "", new: str = "", path: str = "01_direct") -> convlab.Kernel:
+    """Return 01_direct, or another kernel, with a part of its text replaced."""
+    text = convlab.load(path, engine="sim").source
     assert old in text
     return convlab.compile(text.replace(old, new), name="mine", engine="sim")
 
@@ -265,7 +299,7 @@ def test_local_arrays_are_watched_in_a_part_of_a_huge_launch(
     monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
     monkeypatch.setattr(checking, "_MOST_WATCHED", 1000)
     monkeypatch.setattr(settings, "SETTINGS", ())
-    monkeypatch.setattr(stricter, "source_problems", lambda kernel: [])
+    monkeypatch.setattr(stricter, "source_problems", lambda kernel, known: [])
     array = (
         f"{RETURN}\n    int some[4] = {{}}; some[(i + conv.S) % 4] = 1; if (some[0] > 1) return;"
     )

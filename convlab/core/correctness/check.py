@@ -359,7 +359,8 @@ class Checker:
             if error.kind != "too little workspace":
                 raise
             least = error.needed
-        return self.run(problem, plain, kernel.limited(setting.least_workspaces * least), notes)
+        limit = int(setting.least_workspaces * least)
+        return self.run(problem, plain, kernel.limited(limit), notes)
 
     def _with_array_bounds(self, report: Report, kernel: Runnable, setting: Setting) -> Report:
         """Check the indices of local arrays: only the simulator's untraced build does.
@@ -462,9 +463,9 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     needed = checker.stricter.needed(fixed)
     repeated = len(fixed) - len(needed)
     generated = checker.stricter.problems(count, checker.seed)
-    # Problems for conditions in the source have names.
+    # Problems for conditions and sizes in the source have names.
     named = sum(bool(problem.name) for problem in generated)
-    sides = f", {named} on both sides of conditions in the source" if named else ""
+    sides = f", {named} for conditions and sizes in the source" if named else ""
     drawn = len(generated) - named
     what = f"{len(needed)} fixed and {drawn} generated problems, seed {checker.seed}{sides}"
     notes = (what,)

@@ -60,10 +60,11 @@ def truth(
         where = sample(problem, math.prod(problem.y_shape), device=x.device)
         return truth(problem, x, w, bias, where).view(problem.y_shape)
     x = x.detach()
-    w = w.detach().double()
+    w = w.detach()
     bias = None if bias is None else bias.detach().double()
     if where is not None:
         return _truth_at(problem, x, w, bias, where.to(x.device))
+    w = w.double()
     y = torch.empty(problem.y_shape, dtype=torch.float64, device=x.device)
     options = (None, problem.stride, 0, problem.dilation, problem.groups)
     # torch uses im2col on a CPU: that is the memory of one output position.
@@ -96,7 +97,7 @@ def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where
         index = ((n * problem.C + channel) * problem.H + h) * problem.W + column
         patch = x[index].double().masked_fill_(~inside, 0)
         k = k.flatten()
-        dots = patch.flatten(1).mul_(w[k]).sum(1)
+        dots = patch.flatten(1).mul_(w[k].double()).sum(1)
         values[start : start + step] = dots if bias is None else dots + bias[k]
     return values
 

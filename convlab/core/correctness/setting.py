@@ -60,7 +60,7 @@ class Setting:
     words: str = ""
     offsets: Offsets = Offsets()
     workspace: int = 0
-    least_workspaces: int = 0
+    least_workspaces: float = 0
     twice: bool = False
     normal: bool = True
     fits_any: bool = False

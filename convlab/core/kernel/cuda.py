@@ -16,6 +16,7 @@ from ..builds import build as builds
 from ..builds.cache import Build
 from ..builds.source import Source
 from ..errors import LaunchError
+from ..faults import MOST_WORKSPACE
 from ..machine import interrupt
 from ..problem.problem import Problem
 from ..show.long_text import shortened
@@ -119,7 +120,7 @@ class CudaLaunch(Launch):
             error = LaunchError(
                 f"{self.runnable.name} needs {need:,} bytes of workspace for this problem, more "
                 f"than the limit of {limit:,}: load(..., workspace_limit={need})",
-                kind="too little workspace",
+                kind="too little workspace" if need < MOST_WORKSPACE else "invalid workspace",
             )
             error.needed = need
             raise error

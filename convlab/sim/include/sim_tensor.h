@@ -12,6 +12,7 @@ void sim_partial_stmatrix(unsigned participants);
 void sim_bulk_wait_read(unsigned newest);
 void sim_wgmma_wait(unsigned newest);
 void sim_wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate);
+void sim_wgmma_gathered(float* d, const uint32_t* a, uint64_t b, int n, char type, int accumulate);
 void sim_mma(float* d, const float* a, const float* b);
 }
 
@@ -132,5 +133,13 @@ __forceinline__ void wgmma_by_name(float (&d)[count], uint64_t a, uint64_t b, in
     static_assert(shape.type, "the simulator does not compute a wgmma of these types");
     static_assert(shape.n == 2 * count, "wgmma: a thread has n / 2 elements of d");
     sim_wgmma(d, a, b, shape.n, shape.type, accumulate);
+}
+template <typename T, int count>
+__forceinline__ void wgmma_by_name(float (&d)[count], const uint32_t (&a)[4], uint64_t b,
+                                   int accumulate) {
+    constexpr WgmmaShape shape = wgmma_shape(WgmmaName<T, count>::text);
+    static_assert(shape.type, "the simulator does not compute a wgmma of these types");
+    static_assert(shape.n == 2 * count, "wgmma: a thread has n / 2 elements of d");
+    sim_wgmma_gathered(d, a, b, shape.n, shape.type, accumulate);
 }
 }  // namespace sim

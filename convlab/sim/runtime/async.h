@@ -400,6 +400,7 @@ struct WgmmaCall {
     uint64_t a, b;
     int n, accumulate;
     uintptr_t pc;
+    const uint32_t* gathered;   // a lane's four words of a, if a is in registers; or null
 };
 
 void Worker::warp_collective(void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
@@ -463,10 +464,10 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
 }
 
 void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n, char type,
-                   int accumulate, uintptr_t pc) {
+                   int accumulate, uintptr_t pc, const uint32_t* gathered) {
     needs_sm(g_device.sm == 90, "wgmma", "sm_90");
     const int k = type == 't' ? 8 : 16;
-    WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc};
+    WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc, gathered};
     if (!is_last_of_warp(&mine, pc)) return;
     warpgroup_step({pc, "wgmma", descriptor_a, descriptor_b});
     Warpgroup& group = async.warps[current / 32];
@@ -494,7 +495,24 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
         }
     }
     auto& [a, b, transposed] = *operands;
-    wgmma_operand(first.a, current / 32 % 4 * 16, 16, type, a, first.pc, group.reading);
+    if (first.gathered) {
+        for (int lane = 0; lane < 32; ++lane)
+            for (int i = 0; i < 4; ++i) {
+                const uint32_t word = call(lane)->gathered[i];
+                const int row = lane / 4 + i % 2 * 8, at = lane % 4 + i / 2 * 4;
+                if (type == 't') {
+                    a[row][at] = seen_as_tf32(sim::bits<float>(word));
+                    continue;
+                }
+                for (int half = 0; half < 2; ++half) {
+                    const uint16_t number = uint16_t(word >> 16 * half);
+                    a[row][2 * at + half] = type == 'b' ? sim::Bfloat16::widen(number)
+                                                        : sim::Half::widen(number);
+                }
+            }
+    } else {
+        wgmma_operand(first.a, current / 32 % 4 * 16, 16, type, a, first.pc, group.reading);
+    }
     wgmma_operand(first.b, 0, first.n, type, b, first.pc, group.reading);
     // NaN if b has an infinity or a NaN. Otherwise zeros in a, as from padding, can be skipped.
     float zero_times_b = 0;

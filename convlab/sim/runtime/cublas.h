@@ -119,6 +119,18 @@ void multiply(int m, int k, const T* a, const T* b, T* sum, bool in_half) {
             for (int i = 0; i < m; ++i) sum[i] += a[i + l * m] * b[l];
 }
 
+// Checks one matrix of a product that is not computed: all of it must be in one buffer.
+void in_one_buffer(const char* start, long long columns, long long ld, size_t column_bytes,
+                   uintptr_t pc) {
+    auto at = uintptr_t(start);
+    const Buffer* b = in_buffers(at) ? buffer_near(at) : nullptr;
+    if (!b) fault("global out of bounds", pc, "a matrix of a cuBLAS product is far outside all buffers");
+    auto end = at + uintptr_t(columns - 1) * uintptr_t(ld) + column_bytes;
+    if (at < b->base || end > b->base + b->bytes)
+        fault("global out of bounds", pc, "a matrix of a cuBLAS product of %lu bytes at %s",
+              end - at, place_outside(b->name, long(at - b->base), b->bytes, b->shape));
+}
+
 cublasStatus_t gemm(cublasHandle_t handle, int m, int n, int k, const void* alpha, Matrix a,
                     Matrix b, const void* beta, Matrix c, int batch, cublasComputeType_t compute,
                     cublasGemmAlgo_t algorithm, uintptr_t pc) {
@@ -152,13 +164,15 @@ cublasStatus_t gemm(cublasHandle_t handle, int m, int n, int k, const void* alph
     Issued issued = issue(handle->stream, pc, "cuBLAS call");
     const Rounds rounds = rounding(handle->math, compute, algorithm);
     const double by = number_at(alpha, scalars, 0), keep = number_at(beta, scalars, 0);
+    bool partly = g_sample || g_record.on;  // some blocks do not run, so no result is needed
     auto enter = [&](const Matrix& x, int rows, int columns, Kind kind, long long i) {
         size_t each = bytes_of(x.type);
         auto* start = static_cast<const char*>(x.data) + i * x.stride * (long long)each;
+        if (partly && columns)
+            in_one_buffer(start, columns, x.ld * (long long)each, size_t(rows) * each, pc);
         for (long long j = 0; j < columns; ++j)
             enter_range(issued, start + j * x.ld * (long long)each, size_t(rows) * each, kind, pc);
     };
-    bool partly = g_sample || g_record.on;  // some blocks do not run, so no result is needed
     auto product = [&](auto zero, long long i) {
         using T = decltype(zero);
         std::vector<T> of_a, of_b;

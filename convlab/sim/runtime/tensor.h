@@ -77,6 +77,9 @@ FORWARDED(wgmma_commit, (), CALLER)
 FORWARDED(wgmma_wait, (unsigned newest), newest, CALLER)
 FORWARDED(wgmma, (float* d, uint64_t a, uint64_t b, int n, char type, int accumulate), d, a, b, n,
        type, accumulate, CALLER)
+void sim_wgmma_gathered(float* d, const uint32_t* a, uint64_t b, int n, char type, int accumulate) {
+    t_worker->wgmma(d, 0, b, n, type, accumulate, CALLER, a);
+}
 void sim_partial_wmma(const char* operation, unsigned participants) {
     partial_warp(operation, participants, CALLER);
 }

@@ -235,7 +235,8 @@ struct Worker {
     void compare_warpgroups();
     void wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                        uintptr_t pc, std::vector<Span>& reading);
-    void wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate, uintptr_t pc);
+    void wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate, uintptr_t pc,
+               const uint32_t* gathered = nullptr);
     void wgmma_fence(uintptr_t pc);
     void wgmma_commit(uintptr_t pc);
     void wgmma_wait(unsigned newest, uintptr_t pc);
