@@ -170,6 +170,13 @@ def add_problem(
     )
 
 
+def add_predicted_gpu(parser: ArgumentParser) -> None:
+    """Add the option for the GPU that times are predicted for."""
+    group_of(parser, HOW).add_argument(
+        "--gpu", help="without a GPU, predict times for this one: A100, H100, ...; default: H200"
+    )
+
+
 def add_engine(parser: ArgumentParser, auto: str = "the GPU if there is one") -> None:
     """Add ``--engine``; `auto` is the help's text for "auto"."""
     group_of(parser, HOW).add_argument(

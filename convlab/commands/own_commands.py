@@ -21,6 +21,7 @@ from .command import (
     add_engine,
     add_kernels,
     add_plot,
+    add_predicted_gpu,
     add_problem,
     add_save,
     add_seed,
@@ -142,6 +143,7 @@ class Compare(Command):
             "--all", action="store_true", help="compare all kernels, which takes longer"
         )
         add_engine(parser)
+        add_predicted_gpu(parser)
         add_plot(parser)
         add_save(parser)
 
@@ -160,6 +162,7 @@ class Compare(Command):
             arguments.problem,
             engine=arguments.engine,
             each=_RowsAsTheyCome() if wants_rows else None,
+            gpu=arguments.gpu,
         )
 
 
@@ -205,6 +208,7 @@ class AB(Command):
         add_kernels(parser, "two kernels, A and B", baselines=True)
         add_problem(parser)
         add_engine(parser)
+        add_predicted_gpu(parser)
         add_plot(parser)
         how = group_of(parser, HOW)
         how.add_argument(
@@ -250,6 +254,7 @@ class AB(Command):
             threshold=arguments.threshold / 100,
             limit_seconds=arguments.limit,
             careful=arguments.careful,
+            gpu=arguments.gpu,
         )
 
 

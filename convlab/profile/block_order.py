@@ -86,7 +86,8 @@ def infer_order(
             size = np.prod(sizes).item()
             flat = np.ravel_multi_index([index_of[axis] for axis in name], sizes)
             starts[name] = flat[:, 0]
-            longest = int((flat[:, 1] - flat[:, 0]).max()) + 1
+            # A last element before the first along an axis is of another tile.
+            longest = max(1, int((flat[:, 1] - flat[:, 0]).max()) + 1)
             axes[name] = Axis(min(size, longest), size)
         order = _consistent_order(axes, starts, blocks, launches)
         if order is not None:

@@ -139,6 +139,7 @@ def _instructions(section: str, label: str) -> list[Instruction]:
     code = []
     for row, source_lines in rows:
         line = next((int(number) for file, number in source_lines if file == own_file), None)
+        others = [(file, number) for file, number in source_lines if file != own_file]
         jump = _JUMP_LABEL.search(row["rest"])
         is_branch = row["op"].partition(".")[0] in ("BRA", "JMP")
         target = labels.get(jump[1]) if jump and is_branch else None
@@ -150,6 +151,7 @@ def _instructions(section: str, label: str) -> list[Instruction]:
             target=target,
             guard=(row["guard"] or "").strip(),
             file=Path(own_file).name,
+            inlined=tuple((Path(file).name, int(number)) for file, number in others),
         )
         code.append(instruction)
     return code

@@ -24,7 +24,10 @@ _MISSING_SHARE = 0.12
 
 
 def instruction_counts(
-    function: Function, lines: Rows, line_counts: Mapping[int, float], warps: float
+    function: Function,
+    lines: Rows,
+    executed: Mapping[str, Mapping[int, float]],
+    warps: float,
 ) -> dict[int, float]:
     """Return how often warps execute each instruction, by its address.
 
@@ -32,21 +35,25 @@ def instruction_counts(
     ----------
     function : the compiled function.
     lines : the counts of its own source lines (`Counts.lines`).
-    line_counts : how often threads executed each line of its file (`Counts.executed`); may be
-        empty.
+    executed : by file, how often threads executed each line (`Counts.executed`); may be empty.
     warps : the number of warps of all its launches.
     """
-    return _ControlFlow(function, lines, line_counts, warps).counts()
+    return _ControlFlow(function, lines, executed, warps).counts()
 
 
 class _ControlFlow:
     """The counts of a function: first of its loops, from the outermost in, then of its blocks."""
 
     def __init__(
-        self, function: Function, lines: Rows, line_counts: Mapping[int, float], warps: float
+        self,
+        function: Function,
+        lines: Rows,
+        executed: Mapping[str, Mapping[int, float]],
+        warps: float,
     ) -> None:
         self.function = function
-        self.line_counts = line_counts
+        self.executed = executed
+        self.line_counts = executed.get(function.file, {})
         self.division_routine = _division_routine(function)
         self.parent = {loop: function.loop_of(loop) for loop in function.loops}
         self.children = {
@@ -157,6 +164,8 @@ class _ControlFlow:
             ]
             if known:
                 block_counts[_span(block)] = max(known)
+            elif self._never_runs(block):
+                block_counts[_span(block)] = 0.0
         inner_counts = {tuple(child): self.loop_counts[child] for child in self.children[loop]}
         known_counts = block_counts | inner_counts
         jumps = [
@@ -176,6 +185,16 @@ class _ControlFlow:
             for instruction in block:
                 counts[instruction.address] = min(count, most)
         return counts
+
+    def _never_runs(self, block: Block) -> bool:
+        """Return whether the simulator executed none of a block's lines.
+
+        `executed` has the lines at which the simulator's basic blocks begin. A block of machine code
+        nearly always has one of them.
+        """
+        places = {place for i in block for place in (*i.inlined, (i.file, i.line)) if place[1]}
+        known = [(file, line) for file, line in places if file in self.executed]
+        return bool(known) and not any(line in self.executed[file] for file, line in known)
 
     def _blocks(self, loop: Loop | None) -> list[Block]:
         """Return the basic blocks of a loop, without the loops inside it."""

@@ -8,11 +8,12 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..core.machine.device import Gpu
 from .occupancy import Occupancy, occupancy
-from .sass import Function, demangled
+from .sass import Function, Instruction, demangled
 
 # Rows of a table: counts by source line (`Counts.lines`), or launches (`Counts.launches`).
 Rows = Sequence[Mapping[str, Any]]
@@ -95,14 +96,27 @@ def requested_bytes(lines: Rows, kind: str, array: str | None = None) -> float:
 
 
 def _lines_of(function: Function, lines: Rows) -> Rows:
-    """Return the counted lines on which, or next to which, the function has loads or stores."""
-    own_lines = {i.line for i in function.instructions if i.access and i.line}
+    """Return the counted lines on which, or next to which, the function has loads or stores.
+
+    A line of a header is the function's if an access of the function was inlined from it.
+    """
+    own_lines = {i.line for i in function.instructions if i.line and _accesses(i)}
+    inlined = {place for i in function.instructions if _accesses(i) for place in i.inlined}
     rows = []
     for row in lines:
-        near = any(abs(row["line"] - line) <= 1 for line in own_lines)
-        if near and function.shares_file(row):
+        if function.shares_file(row):
+            near = any(abs(row["line"] - line) <= 1 for line in own_lines)
+        else:
+            file = Path(row["file"]).name
+            near = any((file, row["line"] + step) in inlined for step in (-1, 0, 1))
+        if near:
             rows.append(row)
     return rows
+
+
+def _accesses(instruction: Instruction) -> bool:
+    """Return whether an instruction accesses global or shared memory, by a copy engine or not."""
+    return bool(instruction.access) or instruction.kind == "TMA"
 
 
 def _base_name(name: str) -> str:

@@ -9,23 +9,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..core import rooms
 from ..core.errors import LaunchError
 from ..core.kernel import data
 from ..core.kernel.kernel import Kernel
+from ..core.machine.device import Gpu
 from ..core.problem.problem import Problem
 
 # A problem with more multiply-adds than this is sampled. It takes the simulator about a second.
 MACS = 25_000_000
 NOT_INSTALLED = "the simulator room is not installed"
-# A first run simulates this many blocks of each launch, to find the number of launches and blocks.
-_PROBE = 2
 # The least number of blocks of a sample, over all launches.
 _LEAST = 8
-# The time limit of the first run, in seconds. Blocks of a fixed grid (persistent blocks) exceed it.
-_PROBE_SECONDS = 6.0
+# A block of a fixed grid (persistent blocks) may compute a share of everything. Above this many
+# multiply-adds of a block, a smaller problem is counted instead.
+_MOST_OF_A_BLOCK = 100_000_000
+# The multiply-adds of such a smaller problem in two blocks.
+_SMALLER_MACS = 40_000_000
+# A smaller problem has at least this many rows of y, and as many modulo 8 as the whole one, so that
+# the planes of y begin at the same places in sectors.
+_LEAST_ROWS = 4
+_ROWS_MODULO = 8
+# The arrays that a kernel fills before the convolution, whatever the number of pixels.
+_PREPARED = ("workspace", "plan")
 
 
 class Counts(Protocol):
@@ -66,25 +75,121 @@ def installed() -> bool:
     return "sim" in rooms.rooms()
 
 
-def count(kernel: Kernel, problem: Problem) -> Counts:
+@dataclass(frozen=True)
+class Multiplied:
+    """The counts of a smaller problem, multiplied to the size of the whole one; see `Counts`.
+
+    `launches` are those of the whole problem, and `smaller` is the one that was simulated. Counts of
+    filters that are packed first are not multiplied.
+    """
+
+    counters: Mapping[str, float]
+    launches: Sequence[Mapping[str, Any]]
+    lines: Sequence[Mapping[str, Any]]
+    executed: Mapping[str, Mapping[int, float]]
+    sampling: Mapping[str, Any] | None
+    findings: Sequence[Any]
+    flops: float | None
+    smaller: Problem
+    reaches: Sequence[Mapping[str, Any]] = ()
+    accesses: Sequence[Mapping[str, Any]] = ()
+    complete: bool = True
+
+    @classmethod
+    def of(
+        cls, counts: Counts, launches: Sequence[Mapping[str, Any]], smaller: Problem, times: float
+    ) -> Multiplied:
+        """Return counts of a smaller problem `times` over."""
+        packs = any(row["kind"] == "store" and row["array"] in _PREPARED for row in counts.lines)
+        lines = []
+        for row in counts.lines:
+            is_packing = row["kind"] == "store" and row["array"] in _PREPARED
+            is_packing = is_packing or (packs and row["array"] == "w")
+            factor = 1.0 if is_packing else times
+            numbers = {name: factor * row[name] for name in _NUMBERS}
+            lines.append({**row, **numbers})
+        executed = {
+            file: {line: times * number for line, number in by_line.items()}
+            for file, by_line in counts.executed.items()
+        }
+        return cls(
+            counters={name: times * value for name, value in counts.counters.items()},
+            launches=launches,
+            lines=lines,
+            executed=executed,
+            sampling=counts.sampling,
+            findings=counts.findings,
+            flops=None if counts.flops is None else times * counts.flops,
+            smaller=smaller,
+        )
+
+
+_NUMBERS = ("requests", "units", "ideal_units", "lanes", "bytes", "partial")
+
+
+def count(
+    kernel: Kernel, problem: Problem, macs: int | None = None, least: int = _LEAST
+) -> Counts | Multiplied:
     """Count a kernel's work on a problem, with as many blocks as simulate in about a second.
 
-    A problem of at most `MACS` multiply-adds runs completely, on random data.
+    A problem of at most `macs` multiply-adds (`MACS`) runs completely, on random data. Of a larger one, at
+    least `least` blocks run. If each block of a fixed grid computes much (persistent blocks), a
+    smaller problem is counted, and its counts are multiplied.
 
     Raises
     ------
     LaunchError
         The kernel fails, a single block takes too long, or the room ``sim`` is not installed.
     """
-    if problem.macs <= MACS:
+    macs = macs or MACS
+    if problem.macs <= macs:
         return simulate(kernel, problem, seed=0)
-    time_limit = min(kernel.time_limit, _PROBE_SECONDS)
-    probe = simulate(kernel, problem, sample=_PROBE, time_limit=time_limit)
-    # This share of the smallest grid computes about `MACS` multiply-adds.
-    launches = len(probe.launches)
-    smallest_grid = min((math.prod(launch["grid"]) for launch in probe.launches), default=0)
-    blocks = max(_LEAST // max(1, launches), MACS * smallest_grid // problem.macs)
-    return simulate(kernel, problem, sample=blocks) if blocks > _PROBE else probe
+    launches = planned_launches(kernel, problem)
+    grids = [math.prod(launch["grid"]) for launch in launches]
+    if not grids:
+        return simulate(kernel, problem, sample=least)
+    main = _main_launch(launches)
+    if problem.macs > _MOST_OF_A_BLOCK * math.prod(main["grid"]):
+        return _count_smaller(kernel, problem, launches)
+    # This share of the smallest grid computes about `macs` multiply-adds.
+    blocks = max(2, least // len(grids), macs * min(grids) // problem.macs)
+    return simulate(kernel, problem, sample=blocks)
+
+
+def planned_launches(
+    kernel: Kernel, problem: Problem, gpu: Gpu | None = None
+) -> Sequence[Mapping[str, Any]]:
+    """Return the launches of a kernel for a problem, without running any block."""
+    options = {} if gpu is None else {"gpu": gpu}
+    # No grid has this block.
+    return simulate(kernel, problem, record=(2**31 - 1, 0, 0, 0, 1), **options).launches
+
+
+def _main_launch(launches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the launch that computes the products: the one with the most shared memory."""
+    return max(launches, key=lambda launch: launch["shared_bytes"])
+
+
+def _count_smaller(
+    kernel: Kernel, problem: Problem, launches: Sequence[Mapping[str, Any]]
+) -> Multiplied:
+    """Count fewer images and rows on a GPU of few SMs, whose blocks compute several tiles each."""
+    gpu = kernel.runs_on.gpu
+    blocks_of_one = math.prod(
+        _main_launch(planned_launches(kernel, problem, replace(gpu, sms=1)))["grid"]
+    )
+    images = problem.N * _SMALLER_MACS * blocks_of_one / problem.macs
+    if images >= 1:
+        smaller = replace(problem, N=min(problem.N, round(images)), name="")
+    else:
+        rows = max(_LEAST_ROWS, math.ceil(images * problem.P))
+        rows = min(problem.P, rows + (problem.P - rows) % _ROWS_MODULO)
+        extent = problem.dilation[0] * (problem.R - 1) + 1
+        height = (rows - 1) * problem.stride[0] + extent - 2 * problem.padding[0]
+        smaller = replace(problem, N=1, H=max(1, height), name="")
+    few = replace(gpu, sms=2 * blocks_of_one)
+    counts = simulate(kernel, smaller, sample=2, gpu=few)
+    return Multiplied.of(counts, launches, smaller, problem.macs / smaller.macs)
 
 
 def simulate(

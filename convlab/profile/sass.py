@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -78,6 +79,8 @@ class Instruction:
     target : the target address of a branch.
     guard : the predicate that must hold for it to run: "@!P0".
     file : the name of the file of `line`, without its folder.
+    inlined : the file's name and the line of each inlined function of another file that it belongs
+        to, the innermost first.
     """
 
     address: int
@@ -87,6 +90,12 @@ class Instruction:
     target: int | None = None
     guard: str = ""
     file: str = ""
+    inlined: tuple[tuple[str, int], ...] = ()
+
+    def line_in(self, file: str, near: int) -> int | None:
+        """Return its line in another file, the nearest one to `near`; None if it has none there."""
+        lines = [line for name, line in self.inlined if name == file]
+        return min(lines, key=lambda line: abs(line - near), default=None)
 
     @functools.cached_property
     def kind(self) -> str:
@@ -223,17 +232,25 @@ class Function:
         return max(self.loops, key=rank, default=None)
 
     def compiled_from(self, row: Mapping[str, Any]) -> list[Instruction]:
-        """Return the loads or stores compiled from a counted source line, or the nearest line."""
+        """Return the loads or stores compiled from a counted source line, or the nearest line.
+
+        A line of another file is one of a header's function that was inlined.
+        """
         access = (row["space"], row["kind"])
-        if not self.shares_file(row):
-            return []
-        candidates = [i for i in self.instructions if i.access == access and i.line is not None]
-        if not candidates:
-            return []
-        nearest = min(abs(i.line - row["line"]) for i in candidates)
+        line_of = {}
+        for instruction in self.instructions:
+            if instruction.access != access:
+                continue
+            if self.shares_file(row):
+                line = instruction.line
+            else:
+                line = instruction.line_in(Path(row["file"]).name, row["line"])
+            if line is not None:
+                line_of[instruction] = line
+        nearest = min((abs(line - row["line"]) for line in line_of.values()), default=math.inf)
         if nearest > _NEAREST_LINES:
             return []
-        return [i for i in candidates if abs(i.line - row["line"]) == nearest]
+        return [i for i, line in line_of.items() if abs(line - row["line"]) == nearest]
 
     def mix(self, loop: Loop | None = None) -> dict[str, int]:
         """Return how many instructions of each kind a loop, or the function, has."""

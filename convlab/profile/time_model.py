@@ -4,7 +4,7 @@ The functions of a call run one after another. For each function the model compu
 the SMs (`warp_work`); of the sectors that miss L1, at `L2_BYTES` per cycle and SM; of the bytes
 through DRAM (`dram_traffic`); and of the tensor cores, at the datasheet's rate. They overlap, but
 not perfectly: t = (t_SM^p + t_L2^p + t_DRAM^p + t_tensor^p)^(1/p). MODEL.md has the model's error,
-also for kernels and problems that the fit of its two constants did not use.
+also for kernels and problems that the fit of its constants did not use.
 """
 
 import math
@@ -35,12 +35,14 @@ L2_BYTES = 24
 # The time of an empty kernel.
 LAUNCH_SECONDS = 3e-6
 
-# The two constants that tests/instruments/calibrate_model.py fits to measured times. The first is
+# The constants that tests/instruments/calibrate_model.py fits to measured times. The first is
 # the share of the boost clock's cycles that the SMs use: the clock falls under load, and register
 # bank conflicts cost issue slots. The second is the exponent p above. With p = 1 the resources
 # would work one after another; with infinite p only the longest time would count.
 SUSTAINED = 0.82
 OVERLAP = 2.5
+# The exponent p of functions whose warps have roles and meet at mbarriers, fitted to the rungs on wgmma.
+PIPELINE_OVERLAP = 1.8
 
 # With this many blocks per SM or more, an SM runs the average number, not a whole number.
 _MANY_BLOCKS = 20
@@ -75,6 +77,8 @@ class Part:
     issued : the instructions that warps issue, by source line of `file`.
     looped : the hot loop's share of all instructions.
     file : the name of the file that defines the function.
+    tensor_flops : the operations of its tensor core instructions.
+    pipelined : whether its warps meet at mbarriers.
     """
 
     name: str
@@ -84,6 +88,8 @@ class Part:
     issued: Mapping[int, float] = field(default_factory=dict)
     looped: float = 0.0
     file: str = ""
+    tensor_flops: float = 0.0
+    pipelined: bool = False
 
     def __str__(self) -> str:
         terms = ", ".join(f"{name} {short(1e3 * t)} ms" for name, t in self.longest[:4] if t)
@@ -104,13 +110,19 @@ class Part:
         """The predicted time."""
         return self.time()
 
-    def time(self, sustained: float = SUSTAINED, overlap: float = OVERLAP) -> float:
-        """Return the predicted seconds with other values of the two fitted constants."""
+    def time(
+        self,
+        sustained: float = SUSTAINED,
+        overlap: float = OVERLAP,
+        pipeline_overlap: float = PIPELINE_OVERLAP,
+    ) -> float:
+        """Return the predicted seconds with other values of the fitted constants."""
         sm_seconds = self.sm_seconds / (sustained if self.mix else 1)
         overlapping = [sm_seconds]
         for name in ("L2", "DRAM", "tensor"):
             overlapping.append(self.terms.get(name, 0.0))
-        return float(np.linalg.norm(overlapping, overlap)) + LAUNCH_SECONDS
+        exponent = pipeline_overlap if self.pipelined else overlap
+        return float(np.linalg.norm(overlapping, exponent)) + LAUNCH_SECONDS
 
 
 @dataclass(frozen=True)
@@ -186,9 +198,9 @@ def predict(
     parts = []
     # The last entry of `moved` may be the bytes of lines that functions share. It is in no part.
     for entry, dram in zip(launched, moved, strict=False):
-        line_counts = counts.executed.get(entry.function.file, {})
         dram_seconds = dram.assumed / bandwidth
-        parts.append(_part(gpu, entry, line_counts, misses, load_cycles, dram_seconds))
+        parts.append(_part(gpu, entry, counts, misses, load_cycles, dram_seconds))
+    parts = _with_counted_tensor_work(parts, counts.counters.get("tensor_flops", 0))
     if library_bytes := counts.counters.get("library_bytes"):
         # cuBLAS is assumed to compute tiles of 128 x 128, at the rate of a large product.
         busy = problem.flops / fp32_rate
@@ -197,6 +209,22 @@ def predict(
         unknown = "cuBLAS's tiles may find their panels in the L2"
         moved.append(DramTraffic(least, library_bytes, unknown=unknown, once=library_bytes))
     return Prediction(tuple(parts), DramTraffic.of(moved)) if parts else None
+
+
+def _with_counted_tensor_work(parts: list[Part], counted: float) -> list[Part]:
+    """Return parts whose tensor cores do the counted work.
+
+    Without a count, as for a kernel's own PTX, the work that the machine code suggests remains.
+    """
+    suggested = sum(part.tensor_flops for part in parts)
+    if not counted or not suggested:
+        return parts
+    factor = counted / suggested
+    scaled = []
+    for part in parts:
+        terms = part.terms | {"tensor": factor * part.terms["tensor"]}
+        scaled.append(replace(part, terms=terms, tensor_flops=factor * part.tensor_flops))
+    return scaled
 
 
 def _dram_of_each(
@@ -261,7 +289,7 @@ def _bytes_once(
 def _part(
     gpu: Gpu,
     launched: LaunchedFunction,
-    line_counts: Mapping[int, float],
+    counted: Counts,
     l1_misses: float,
     load_cycles: float,
     dram_seconds: float,
@@ -270,7 +298,7 @@ def _part(
     function = launched.function
     lines = launched.lines
     warps = launched.blocks * launched.warps
-    counts = instruction_counts(function, lines, line_counts, warps)
+    counts = instruction_counts(function, lines, counted.executed, warps)
     work = WarpWork.of(function, counts, lines, gpu, load_cycles, warps)
     # An SM runs a whole number of blocks. With many blocks, the average is accurate enough.
     per_sm = launched.blocks / gpu.sms
@@ -297,7 +325,20 @@ def _part(
     if function.hot_loop:
         hot = sum(counts.get(i.address, 0.0) for i in function.body(function.hot_loop))
         looped = hot / (sum(mix.values()) or 1)
-    return Part(function.name, terms, sm_seconds, mix, issued, looped, function.file)
+    tensor_flops = sum(
+        i.tensor_flops * counts.get(i.address, 0.0) for i in function.instructions if i.tensor_flops
+    )
+    return Part(
+        function.name,
+        terms,
+        sm_seconds,
+        mix,
+        issued,
+        looped,
+        function.file,
+        tensor_flops,
+        any(i.opcode.startswith("SYNCS") for i in function.instructions),
+    )
 
 
 def _l2_bytes(lines: Sequence[Mapping], l1_misses: float) -> float:

@@ -29,7 +29,7 @@ COUNTERS = (
 # launch_sectors: the same of each launch. fresh_outputs: the words of y that a kernel wrote.
 # split_sectors: the different sectors of a launch of which some block stored only a part.
 # library_flops, library_once: of cuBLAS's products the operations, and the bytes if each matrix
-# moves once.
+# moves once. tensor_flops: the operations of wgmma, and of mma.sync through kernels/tensor.cuh.
 _MORE_COUNTERS = (
     "block_sectors",
     "launch_sectors",
@@ -37,6 +37,7 @@ _MORE_COUNTERS = (
     "library_flops",
     "library_once",
     "split_sectors",
+    "tensor_flops",
 )
 _NAMES = (*COUNTERS, *_MORE_COUNTERS)
 _OF_A_LINE = ("requests", "units", "ideal_units", "lanes", "bytes", "partial")

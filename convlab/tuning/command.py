@@ -12,6 +12,7 @@ from ..commands.command import (
     add_engine,
     add_kernels,
     add_plot,
+    add_predicted_gpu,
     add_problem,
     add_save,
     group_of,
@@ -33,6 +34,7 @@ class SweepCommand(Command):
         )
         add_problem(parser)
         add_engine(parser)
+        add_predicted_gpu(parser)
         add_plot(parser)
         add_save(parser)
 
@@ -44,7 +46,13 @@ class SweepCommand(Command):
         from .sweep import sweep
 
         (kernel,) = arguments.kernels
-        yield sweep(kernel, arguments.tunables, arguments.problem, engine=arguments.engine)
+        yield sweep(
+            kernel,
+            arguments.tunables,
+            arguments.problem,
+            engine=arguments.engine,
+            gpu=arguments.gpu,
+        )
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[int]]:

@@ -1,20 +1,21 @@
 """Measure a kernel for every combination of its tunables, and report the invalid ones."""
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from typing import Any
 
 import pandas as pd
 
-from ..core import arguments
+from ..core import arguments, forecast
 from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
 from ..core.kernel.provenance import made_of
 from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
-from ..core.machine.device import describe
+from ..core.machine.device import Gpu, describe, find_gpu
 from ..core.machine.progress import bar as progress_bar
 from ..core.problem.named import members
 from ..core.problem.problem import Problem
@@ -31,7 +32,7 @@ _CHECK_SECONDS = 60.0
 _SAME_FOR_ALL = ["title", "class", "engine", "correct", "bound", _SAMPLES]
 
 # A row of the result, and the arguments of `measure_point`, which returns its other cells.
-Task = tuple[dict[str, Any], tuple[Kernel, Problem, int, float]]
+Task = tuple[dict[str, Any], tuple[Kernel, Problem, int, float, tuple[Problem, Gpu] | None]]
 
 
 def sweep(
@@ -44,6 +45,7 @@ def sweep(
     seed: int = 0,
     limit_seconds: float = LIMIT_SECONDS,
     progress: bool = True,
+    gpu: Gpu | str | None = None,
 ) -> Sweep:
     """Measure a kernel for every combination of tunables, on every problem.
 
@@ -51,6 +53,9 @@ def sweep(
     `compare`. On a GPU this happens in a separate process, so that a crash loses one point only. A
     point is dropped, with the reason, if it does not build, does not support the problem, fails or
     is incorrect.
+
+    Without a GPU, and with nvcc, the time of each valid point is predicted for a problem that is too
+    large for the simulator, and points are ordered by it. Otherwise they are ordered by traffic.
 
     >>> result = convlab.sweep("03_smem_tile", {"TILE": [8, 16], "K_TILE": [16, 32]}, ["wide"])
     >>> result.plot()
@@ -84,6 +89,9 @@ def sweep(
     seed : the seed of the data.
     limit_seconds : the most time to measure one point, in seconds.
     progress : show a progress bar.
+    gpu : the GPU that times are predicted for, by name: one of `machine.device.GPUS`, also for a
+        small problem; the default is that of this machine, or the last of the list. It is an error
+        if times are measured.
 
     Returns
     -------
@@ -104,10 +112,17 @@ def sweep(
     kernel = resolve(kernel, engine)
     if not isinstance(kernel, Kernel):
         raise ProblemError(f"{kernel.name} has no tunables: sweep takes a kernel")
+    if gpu is not None:
+        forecast.require()
+        if not kernel.counts:
+            raise ProblemError('gpu= predicts times of simulated kernels: use engine="sim"')
+    predicts_for = find_gpu(gpu)
+    predicts = kernel.counts and forecast.available()
     grid = _grid(tunables)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     kernels = [kernel.tuned(point) for point in points]
-    fitted = [fit(problem, [kernel]) for problem in members(problems)[0]]
+    wholes = members(problems)[0]
+    fitted = [fit(problem, [kernel]) for problem in wholes]
     notes = list(dict.fromkeys(note for _, note in fitted if note))
     quiet = {"leave": False, "disable": not progress}
     with build_all(kernels) as building:
@@ -115,20 +130,24 @@ def sweep(
 
     rows: list[dict[str, Any]] = []
     tasks: list[Task] = []
-    for problem, _ in fitted:
+    for whole, (problem, scaled) in zip(wholes, fitted, strict=True):
+        predicted = None
+        if predicts and (scaled or gpu is not None):
+            predicted = (whole, predicts_for)
+            notes.append(f"predicted for {predicts_for.name} at full size: {whole.label}")
         for point, tuned, built in zip(points, kernels, builds, strict=True):
             row = {"problem": problem.label, **point, "kernel": tuned.name}
             rows.append(row)
             if built.error is None:
-                tasks.append((row, (tuned, problem, seed, limit_seconds)))
+                tasks.append((row, (tuned, problem, seed, limit_seconds, predicted)))
             else:
                 note = f"does not build: {reason(built.error, tuned.name)}"
                 row.update(correct=False, note=note)
     measured = _measure(tasks, executor)
     for row, cells in progress_bar(measured, "measuring", len(tasks), **quiet):
         row.update(cells)
-    gpu = describe(kernel.device)
-    notes.append(f"on {gpu}" if gpu else "on the simulator: no GPU time is measured")
+    here = describe(kernel.device)
+    notes.append(f"on {here}" if here else "on the simulator: no GPU time is measured")
     kind = COUNTED if kernel.counts else MEASURED
     built_kernels = [each for each, built in zip(kernels, builds, strict=True) if not built.error]
     return Sweep(
@@ -162,9 +181,16 @@ def _measure(tasks: list[Task], executor: Executor | None) -> Iterator[tuple[dic
 
 
 def measure_point(
-    kernel: Kernel, problem: Problem, seed: int, limit_seconds: float
+    kernel: Kernel,
+    problem: Problem,
+    seed: int,
+    limit_seconds: float,
+    predicted: tuple[Problem, Gpu] | None = None,
 ) -> dict[str, Any]:
-    """Return the cells of one point. An executor runs this function."""
+    """Return the cells of one point. An executor runs this function.
+
+    `predicted` is the problem at full size and the GPU that a time is predicted for, or None.
+    """
     options = {
         "scale": None,
         "baselines": (),
@@ -181,6 +207,12 @@ def measure_point(
     except ConvlabError as error:
         return {"correct": False, "note": f"failed: {reason(error, kernel.name)}"}
     cells = comparison.frame.to_dict("records")[0]
+    if predicted is not None and cells["correct"]:
+        time = forecast.forecast(kernel, *predicted)
+        if isinstance(time, str):
+            cells |= {"predicted_ms": math.nan, "note": f"no predicted time: {time}"}
+        else:
+            cells["predicted_ms"] = time.ms
     return cells | {_SAMPLES: list(comparison.samples["ms"]) if len(comparison.samples) else []}
 
 
@@ -215,12 +247,18 @@ def _valid(rows: list[dict[str, Any]], names: list[str], kind: CostKind) -> pd.D
     valid = [row for row in rows if row["correct"]]
     if valid:
         order = [row["problem"] for row in rows]
-        valid.sort(key=lambda row: (order.index(row["problem"]), row[kind.column]))
+        valid.sort(key=lambda row: (order.index(row["problem"]), *_rank(row, kind)))
         frame = pd.DataFrame(valid).drop(columns=_SAME_FOR_ALL, errors="ignore")
     else:
         frame = pd.DataFrame(columns=["problem", *names, "kernel"])
     frame.attrs["tunables"] = names
     return frame
+
+
+def _rank(row: dict[str, Any], kind: CostKind) -> tuple[float, float]:
+    """Return what points are ordered by: the predicted time if there is one, then the cost."""
+    ms = row.get("predicted_ms", math.nan)
+    return (math.inf if math.isnan(ms) else ms), row[kind.column]
 
 
 def _dropped(rows: list[dict[str, Any]], names: list[str]) -> pd.DataFrame:

@@ -90,7 +90,8 @@ class Sweep(Costly):
         text = f"{self.kernel}: {len(self.frame)} of {points} points valid"
         if len(self.best) == 1:
             ((problem, kernel),) = self.best.items()
-            text += f"; best on {problem}: {kernel}"
+            how = ", by predicted time" if "predicted_ms" in self.frame else ""
+            text += f"; best on {problem}{how}: {kernel}"
         return text
 
     @property

@@ -33,7 +33,8 @@ from convlab.core.machine import device
 from convlab.core.timing.measure import measure
 from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
-from convlab.profile.time_model import OVERLAP, SUSTAINED
+from convlab.profile.forecast import prediction_of
+from convlab.profile.time_model import OVERLAP, PIPELINE_OVERLAP, SUSTAINED
 from tests.instruments.pages import write_between
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
@@ -55,8 +56,14 @@ GRID = [
 FACTOR = 1.5
 DRAM = {n: ncu.METRICS[n] for n in ("dram_read_bytes", "dram_write_bytes", "l2_bytes")}
 # The page for each table, in the folder that --write names.
-PAGES = {"times": "MODEL.md", "dram": "DRAM.md"}
+PAGES = {"times": "MODEL.md", "rungs": "MODEL.md", "dram": "DRAM.md"}
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+# The table of rungs: all rungs measured on one day, on the headline problems.
+RUNGS = NOTEBOOKS / "h200.json"
+PIPELINE_GRID = (1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0)
+# What is wanted of rows kept apart: within this factor, and the order of pairs that differ by more.
+WANTED = 1.6
+APART = 1.2
 
 
 def measured(names: list[str], only: str | None, before: dict, seconds: float = 40.0) -> dict:
@@ -216,6 +223,96 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
     return "\n".join(lines)
 
 
+def rung_points(names: list[str] | None = None) -> pd.DataFrame:
+    """Predict the measured rungs that the times of MEASURED.json, on which the model was built, lack."""
+    built_on = {row["kernel"] for row in json.loads(MEASURED.read_text())["times"]}
+    rows = json.loads(RUNGS.read_text())["rows"]
+    found = []
+    for row in rows:
+        name = row["kernel"]
+        if ":" in name or not row["time_ms"] or (names and name not in names):
+            continue
+        if name in built_on and not names:
+            continue
+        kernel = convlab.load(name, engine="sim")
+        print(f"{name}, {row['problem']}", file=sys.stderr)
+        try:
+            prediction, doubt = prediction_of(
+                kernel, convlab.problem(row["problem"]), device.find_gpu("H200")
+            )
+        except ConvlabError as error:
+            print(f"  not predicted: {error}", file=sys.stderr)
+            continue
+        found.append(
+            {
+                "kernel": name,
+                "problem": row["problem"],
+                "measured_ms": row["time_ms"],
+                "parts": prediction.parts,
+                "doubt": doubt,
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def rung_table(points: pd.DataFrame) -> str:
+    """Return the report on all other rungs, in Markdown; each pipelined one by the others' constant."""
+
+    def predicted_ms(point: object, exponent: float) -> float:
+        return 1e3 * sum(p.time(SUSTAINED, OVERLAP, exponent) for p in point.parts)
+
+    def squared(point: object, exponent: float) -> float:
+        return math.log(predicted_ms(point, exponent) / point.measured_ms) ** 2
+
+    rows = list(points.itertuples())
+    pipelined = [row for row in rows if any(part.pipelined for part in row.parts)]
+    lines = [
+        "| kernel | problem | predicted / measured | ratio | constant | |",
+        "|---|---|---|---|---|---|",
+    ]
+    kept_apart = []
+    for row in rows:
+        exponent = PIPELINE_OVERLAP
+        constant = "none fitted to such kernels"
+        if row in pipelined:
+            others = [other for other in pipelined if other.kernel != row.kernel]
+            exponent = min(PIPELINE_GRID, key=lambda p: sum(squared(other, p) for other in others))
+            constant = f"{exponent:g}, by the other rungs"
+        ms = predicted_ms(row, exponent)
+        kept_apart.append((row, ms))
+        mark = "" if 1 / WANTED < ms / row.measured_ms < WANTED else "**outside**"
+        mark = "; ".join(text for text in (mark, row.doubt) if text)
+        lines.append(
+            f"| {row.kernel} | {row.problem} | {ms:.3g} / {row.measured_ms:.3g} ms | "
+            f"{ms / row.measured_ms:.2f} | {constant} | {mark} |"
+        )
+    lines += ["", _summary("All rows", kept_apart)]
+    for label, chosen in (
+        ("Rows with mbarriers", [pair for pair in kept_apart if pair[0] in pipelined]),
+        ("Rows without a doubt in the last column", [p for p in kept_apart if not p[0].doubt]),
+    ):
+        lines.append(_summary(label, chosen))
+    where = f"Measured times: `notebooks/{RUNGS.name}`"
+    lines += ["", f"{where}; by `python -m tests.instruments.calibrate_model --only rungs`."]
+    return "\n".join(lines)
+
+
+def _summary(label: str, kept_apart: list[tuple]) -> str:
+    """Return a line: the median error, rows within the wanted factor, pairs in the right order."""
+    errors = [abs(math.log(ms / row.measured_ms)) for row, ms in kept_apart]
+    inside = sum(error < math.log(WANTED) for error in errors)
+    pairs = [
+        ((a, a_ms), (b, b_ms))
+        for (a, a_ms), (b, b_ms) in itertools.combinations(kept_apart, 2)
+        if a.problem == b.problem and abs(math.log(a.measured_ms / b.measured_ms)) > math.log(APART)
+    ]
+    right = sum((a.measured_ms < b.measured_ms) == (x < y) for (a, x), (b, y) in pairs)
+    return (
+        f"- {label}: median error {math.exp(float(np.median(errors))):.2f}; {inside} of {len(errors)} "
+        f"within {WANTED}; order right in {right} of {len(pairs)} pairs that differ by over 20%."
+    )
+
+
 def dram_rows(document: dict) -> list[dict]:
     """Return the counters with the predicted bytes of DRAM, None where there is no prediction."""
     rows = []
@@ -267,10 +364,8 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=40.0, help="seconds for the counters (default: 40)"
     )
-    parser.add_argument(
-        "--kernel", action="append", help="measure this kernel (default: all rungs)"
-    )
-    parser.add_argument("--only", choices=("times", "dram"))
+    parser.add_argument("--kernel", action="append", help="this kernel only (default: all rungs)")
+    parser.add_argument("--only", choices=("times", "rungs", "dram"))
     parser.add_argument(
         "--write", type=Path, metavar="FOLDER", help="the folder of MODEL.md and DRAM.md"
     )
@@ -288,6 +383,7 @@ def main() -> None:
     source = f"tests/instruments/{given.measured.name}"
     made = {
         "times": lambda: table(points(document), document, source),
+        "rungs": lambda: rung_table(rung_points(given.kernel)),
         "dram": lambda: dram_table(dram_rows(document), source),
     }
     for name in (given.only,) if given.only else made:

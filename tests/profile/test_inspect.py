@@ -39,6 +39,7 @@ from convlab.profile import (
 )
 from convlab.profile.annotated_source import Listing
 from convlab.profile.block_order import infer_order
+from convlab.profile.forecast import prediction_of
 from convlab.profile.inspection import Inspection
 from convlab.profile.l2_reuse import BlockSequence
 from convlab.profile.launched_functions import launched_functions
@@ -217,7 +218,6 @@ def test_ncu_runs_a_process_that_gets_the_pickled_kernel(monkeypatch) -> None:
 
 def test_a_large_problem_is_sampled(monkeypatch) -> None:
     monkeypatch.setattr(sampling, "MACS", 5_000_000)
-    monkeypatch.setattr(sampling, "_PROBE_SECONDS", 60)  # the machine may be busy
     kernel = convlab.load("03_smem_tile", engine="sim")
     problem = convlab.problem("wide")
     seen, again = (sampling.count(kernel, problem) for _ in range(2))
@@ -518,7 +518,7 @@ def test_blocks_that_take_too_long_to_sample_are_a_note_within_the_kernels_time_
     source = convlab.load("01_direct").source.replace("g_y[i] =", "while (true) g_y[i] =")
     slow = kernel.compile(source, name="slow", engine="sim", time_limit=0.5)
     found = convlab.inspect(slow, SMALL, engine="sim")
-    expected = "not simulated: a sample of 2 blocks of each launch of slow takes the simulator too"
+    expected = "not simulated: a sample of 8 blocks of each launch of slow takes the simulator too"
     assert found.notes[0].startswith(expected)
     assert "persistent blocks" in found.notes[0] and not found.ok and not found.findings
     assert slow.on("sim").time_limit == 0.5
@@ -722,6 +722,25 @@ def test_the_ladder_is_predicted_in_its_order_and_within_a_factor(monkeypatch) -
     }
     assert sorted(times, key=times.get) == list(measured)
     assert all(1 / 1.5 < times[name] / measured[name] < 1.5 for name in measured), times
+
+
+@needs_tools
+def test_a_pipeline_of_persistent_blocks_is_counted_on_a_smaller_problem_and_predicted() -> None:
+    problem = convlab.problem("rect")
+    (measured,) = (
+        row["time_ms"]
+        for row in json.loads(calibrate_model.RUNGS.read_text())["rows"]
+        if (row["kernel"], row["problem"]) == ("11_wgmma_tf32", "rect")
+    )
+    kernel = convlab.load("11_wgmma_tf32", engine="sim")
+    counts = sampling.count(kernel, problem, 5_000_000)
+    assert isinstance(counts, sampling.Multiplied) and counts.smaller.macs < problem.macs / 100
+    # Each product once, and those of the tile's padding.
+    assert problem.flops < counts.counters["tensor_flops"] < 1.1 * problem.flops
+    assert math.prod(counts.launches[-1]["grid"]) == 132
+    predicted, doubt = prediction_of(kernel, problem, find_gpu("H200"))
+    assert predicted.parts[-1].pipelined and not doubt
+    assert 1 / 1.6 < predicted.ms / measured < 1.6
 
 
 # ---- figures of plain data ------------------------------------------------------------------

@@ -209,7 +209,7 @@ def test_an_unrolled_loop_and_its_copies_share_the_iterations(trips, main, copie
         ("BRA", "`(.L_1)", 0),
     )
     counted = [row(2, "global", "load", 100 * trips, 4)]
-    times = instruction_counts(f, counted, {1: 32 * 100, 2: 32 * 100 * trips}, warps=1)
+    times = instruction_counts(f, counted, {"": {1: 32 * 100, 2: 32 * 100 * trips}}, warps=1)
     assert times[0] == 100
     assert times[16 * 2] == times[16 * 6] == 100 * main
     assert tuple(times[16 * n] for n in (8, 10, 12)) == tuple(100 * c for c in copies)

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from .. import arguments
+from .. import arguments, forecast
 from ..correctness.report import traffic_bytes
 from ..defaults import ENGINES, MODES, SECONDS, THRESHOLD
-from ..errors import ConvlabError
+from ..errors import ConvlabError, ProblemError
 from ..kernel.catalog import uncommented
 from ..kernel.provenance import made_of
 from ..kernel.runnable import Runnable
 from ..kernel.runner import runner
 from ..kernel.shrink_to_fit import fit
-from ..machine.device import ceilings, describe, floor_seconds
+from ..machine.device import Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..problem.named import members
 from ..problem.problem import Problem
 from . import ab_timing
@@ -47,6 +47,7 @@ def ab(
     threshold: float = THRESHOLD,
     limit_seconds: float = SECONDS,
     seed: int = 0,
+    gpu: Gpu | str | None = None,
 ) -> AB | ABs:
     """Measure whether kernel B is faster than kernel A, slower, or the same.
 
@@ -55,7 +56,8 @@ def ab(
     in the worker process, or in your process if pickle cannot send a callable.
 
     Without a GPU the simulator counts the memory traffic of both. Counts are exact, but they say
-    nothing about speed.
+    nothing about speed. If the problem is too large for the simulator, the times of both are also
+    predicted, for the whole problem. B is predicted faster only beyond the model's known error.
 
     Parameters
     ----------
@@ -89,6 +91,10 @@ def ab(
         take up to four times as long.
     seed
         Seed of the data and of the order within the rounds.
+    gpu
+        The GPU that times are predicted for, by name: one of `machine.device.GPUS`, also for a small
+        problem. The default is that of this machine, or the last of the list. It is an error if
+        times are measured.
 
     Returns
     -------
@@ -135,13 +141,26 @@ def ab(
         places=PROCESSES if careful else PLACES,
     )
     settings = _Settings(threshold, modes, options, careful)
+    if gpu is not None:
+        forecast.require()
+    predicts_for = find_gpu(gpu)
     sides = side_by_side((a, b), engine)
+    counted = all(kernel.counts for kernel in sides)
+    if gpu is not None and not counted:
+        raise ProblemError('gpu= predicts times of two simulated kernels: use engine="sim"')
+    predicts = all(map(forecast.applies, sides)) and counted and forecast.available()
     problems, is_set = members(problem)
     results = []
     for one in problems:
         smaller, scaled = fit(one, sides, scale)
         notes = [scaled] if scaled else []
-        results.append(_compare(sides, smaller, settings, notes))
+        result = _compare(sides, smaller, settings, notes)
+        if predicts and result.ok and (scaled or gpu is not None):
+            times = [forecast.forecast(kernel, one, predicts_for) for kernel in sides]
+            text = forecast.comparison(*times, predicts_for.name)
+            reasons = [f"no predicted time: {each}" for each in times if isinstance(each, str)]
+            result = replace(result, predicted=text, notes=(*reasons, *result.notes))
+        results.append(result)
     return ABs(tuple(results)) if is_set else results[0]
 
 

@@ -53,6 +53,8 @@ class AB(Result):
         ``convlab/honest/cheats.md``.
     floors : the theoretical minimum in seconds in A's and in B's class; NaN without a GPU.
     notes : lines of text: the device, the clock, the scaling, what could not be done.
+    predicted : on the simulator, a sentence about the predicted times of both at full size; empty if
+        they were not predicted.
     made : date, machine, versions, sources and flags; see `save`.
 
     Examples
@@ -74,6 +76,7 @@ class AB(Result):
     floors: tuple[float, float] = (math.nan, math.nan)
     notes: tuple[str, ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    predicted: str = ""
 
     @property
     def ok(self) -> bool:
@@ -224,7 +227,8 @@ class AB(Result):
             "more bytes": "B moves more bytes than A",
             "same bytes": "B moves as many bytes as A",
         }
-        return f"{traffic[self.verdict]} (simulated; says nothing about speed)"
+        counted = f"{traffic[self.verdict]} (simulated; says nothing about speed)"
+        return f"{self.predicted}; {counted}" if self.predicted else counted
 
     def _timed(self) -> str:
         """Return the verdict of each mode, and which side is below the theoretical minimum."""
@@ -316,6 +320,7 @@ class AB(Result):
             "threshold",
             "reports",
             "caught",
+            "predicted",
         )
         return {"rows": rows} | {name: getattr(self, name) for name in names}
 

@@ -5,25 +5,33 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
-from .. import arguments
+from .. import arguments, forecast
 from ..correctness import reference
 from ..correctness.examine import examine
 from ..correctness.report import Report
 from ..cost import COUNTED, MEASURED, Cost
-from ..errors import ConvlabError, LaunchError, UnsupportedError, named
+from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError, named
+from ..forecast import Forecast
 from ..kernel.catalog import catalog
 from ..kernel.kernel import ENGINES
 from ..kernel.provenance import made_of
 from ..kernel.runnable import Runnable, explained
 from ..kernel.shrink_to_fit import fit
-from ..machine.device import Ceilings, ceilings, describe, floor_seconds
+from ..machine.device import (
+    Ceilings,
+    Gpu,
+    ceilings,
+    describe,
+    find_gpu,
+    floor_seconds,
+)
 from ..machine.progress import bar as progress_bar
 from ..problem.named import members
 from ..problem.problem import Problem
@@ -51,12 +59,17 @@ def compare(
     limit_seconds: float | None = None,
     progress: bool = True,
     each: Callable[[Comparison], object] | None = None,
+    gpu: Gpu | str | None = None,
 ) -> Comparison | Comparisons:
     """Check several kernels on one problem, and measure their costs in one table.
 
     On a GPU the cost of a kernel is its time, measured with a cold L2. On the simulator it is the
     traffic to global memory, which is not a time. The floor is the theoretical minimum of either.
     To learn which of two kernels is faster, and how surely, use `ab`.
+
+    Without a GPU, and with nvcc, the times of kernels that you name are predicted for a problem that
+    is too large for the simulator. They are of the whole problem. The check and the traffic are of
+    the problem that was run, which is smaller.
 
     On the simulator, if you name no kernels, two checks are left out, which saves half of the time:
     nvcc does not compile the kernels, and indices of local arrays are not checked. `check` does
@@ -87,11 +100,16 @@ def compare(
         Show a progress bar; in a log file, a line now and then.
     each
         Called with the comparison of each kernel, as soon as its row is complete.
+    gpu
+        The GPU that times are predicted for, by name: one of `machine.device.GPUS`. With it, times
+        of small problems and of a selection or all kernels are predicted too. The default is the
+        GPU of this machine, or the last of the list. It is an error if times are measured.
 
     Returns
     -------
     Comparison
-        For one problem: a row for each kernel in `frame`, times in ms or traffic in MB.
+        For one problem: a row for each kernel in `frame`: times in ms, or traffic in MB and the
+        predicted time in ms.
     Comparisons
         For a set of problems.
 
@@ -121,11 +139,30 @@ def compare(
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     problems, is_set = members(problem)
     briefly = kernels is None
-    if briefly:
+    if gpu is not None:
+        forecast.require()
+    forecast_for = find_gpu(gpu)
+    if kernels is None:
         kernels = first_kernels(problems, engine, scale)
     loaded = _load(kernels, engine, baselines)
+    on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
+    if gpu is not None and on_gpu:
+        raise ProblemError(
+            'times are measured on this machine\'s GPU: leave out gpu=, or use engine="sim"'
+        )
+    # Without named kernels nvcc does not run, and a prediction would wait for it.
+    named_some = not briefly and not (isinstance(kernels, str) and kernels == ALL)
+    predicts = not on_gpu and (gpu is not None or named_some) and forecast.available()
     options = _Options(
-        scale, seed, limit_seconds, place_only, progress=progress, briefly=briefly, each=each
+        scale,
+        seed,
+        limit_seconds,
+        place_only,
+        progress=progress,
+        briefly=briefly,
+        each=each,
+        forecast_for=forecast_for if predicts else None,
+        small_too=gpu is not None,
     )
     results = [_compared(loaded, one, options) for one in problems]
     return Comparisons(tuple(results)) if is_set else results[0]
@@ -139,6 +176,8 @@ class _Options:
     ----------
     place_only : whether a kernel's measurement ends once its place is certain.
     briefly : whether simulated kernels are checked without nvcc and without a second build.
+    forecast_for : the GPU that times are predicted for; None if none is predicted.
+    small_too : whether times are also predicted for a problem that the simulator runs whole.
     """
 
     scale: str | None
@@ -148,6 +187,8 @@ class _Options:
     progress: bool
     briefly: bool
     each: Callable[[Comparison], object] | None
+    forecast_for: Gpu | None
+    small_too: bool
 
 
 @dataclass
@@ -161,7 +202,8 @@ class Contestant:
     report, timing : the results of the check and of the measurement.
     note : one line about anything unusual.
     failure : all that is incorrect; or empty.
-    phases : the seconds of its build, its check and its timing.
+    phases : the seconds of its build, its check, its timing and its prediction.
+    predicted : the predicted time; None if none was asked for.
     """
 
     kernel: Runnable
@@ -171,6 +213,7 @@ class Contestant:
     note: str = ""
     failure: str = ""
     phases: dict[str, float] = field(default_factory=dict)
+    predicted: Forecast | None = None
 
     def failed(self, how: str, error: Exception) -> None:
         """Note the error that ended its build, check or measurement."""
@@ -210,6 +253,18 @@ class Contestant:
             self.note = f"incorrect: {self.report.first_failure}"
             self.failure = str(self.report)
 
+    def predict(self, problem: Problem, gpu: Gpu) -> None:
+        """Predict its time on a problem of any size, or note why there is no prediction."""
+        started = time.perf_counter()
+        found = forecast.forecast(self.kernel, problem, gpu)
+        self.phases["prediction"] = time.perf_counter() - started
+        note = f"no predicted time: {found}"
+        self.predicted = Forecast(math.nan)
+        if isinstance(found, Forecast):
+            self.predicted = found
+            note = f"predicted time in doubt: {found.doubt}" if found.doubt else ""
+        self.note = "; ".join(part for part in (self.note, note) if part)
+
     def timed(self, timing: Timing) -> None:
         """Keep its timing, and note anything unusual about it."""
         self.timing = timing
@@ -247,6 +302,8 @@ class Contestant:
         note = self.note
         if peaks and cost.value < BELOW * cost.floor:
             note = f"{note}; {BELOW_WORDS}".removeprefix("; ")
+        if self.predicted is not None:
+            row["predicted_ms"] = self.predicted.ms
         return row | cost.cells | {"note": note}
 
 
@@ -302,18 +359,23 @@ def _default_baselines(kernels: Sequence[Runnable]) -> list[str]:
 
 def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) -> Comparison:
     """Compare loaded kernels on one problem."""
+    whole = problem
     if options.scale is None and kernels:
         # The reference of an earlier problem must not take the memory of this one.
         reference.make_room(problem, kernels[0].device)
     scaled = None
     if kernels:
         problem, scaled = fit(problem, kernels, options.scale)
+    predicted_on = options.forecast_for if scaled or options.small_too else None
     entries = [Contestant(kernel) for kernel in kernels]
     on_gpu = any(kernel.device.type == "cuda" for kernel in kernels)
     peaks = ceilings(kernels[0].device) if on_gpu else None
 
     def shown(some: Sequence[Contestant]) -> Comparison:
-        return _comparison(some, problem, scaled, peaks)
+        found = _comparison(some, problem, scaled, peaks)
+        if predicted_on is None:
+            return found
+        return replace(found, forecast_for=predicted_on.name, whole=whole)
 
     def done(entry: Contestant) -> None:
         if options.each is not None:
@@ -346,6 +408,9 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
                     entry.failed("does not build", built.error)
                 else:
                     entry.check(problem, options.seed, briefly=options.briefly)
+                applies = predicted_on is not None and forecast.applies(entry.kernel)
+                if applies and entry.correct:
+                    entry.predict(whole, predicted_on)
                 # On the simulator the run of the check was counted, and the row is complete.
                 if not on_gpu or entry.report is None:
                     done(entry)

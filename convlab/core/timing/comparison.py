@@ -17,6 +17,7 @@ from .ab_result import BELOW_WORDS
 
 # The heading and the format of a frame's columns.
 COSTS = {
+    "predicted_ms": ("predicted ms", short),
     "time_ms": "time ms",
     "with_prepare_ms": "with prep. ms",
     "spread_pct": ("± %", "{:.1f}"),
@@ -30,15 +31,20 @@ COSTS = {
 }
 _SHOWN = {"kernel": "kernel", "class": "class", "shown": "result", "error": ("error", "{:.1e}")}
 # The columns that a first look needs; ``verbose`` adds the others.
-_FIRST_COSTS = ("time_ms", "traffic_mb", "x_floor")
+_FIRST_COSTS = ("predicted_ms", "time_ms", "traffic_mb", "x_floor")
 _PHASES = {
     "kernel": "kernel",
     "build": ("build s", "{:.2f}"),
     "check": ("check s", "{:.2f}"),
     "timing": ("timing s", "{:.2f}"),
+    "prediction": ("prediction s", "{:.2f}"),
 }
 # What the cost means, where it is no time.
 _MEANING = {"traffic_mb": " (bytes to and from global memory, not a time)"}
+
+
+# What to know about predicted times; profile/MODEL.md has the measurements.
+PREDICTED_ERROR = "most are within a factor of 1.6, and not all (convlab/profile/MODEL.md)"
 
 
 class Costly(Result):
@@ -67,7 +73,9 @@ class Comparison(Costly):
     frame : one row for each kernel: kernel, title, class, engine, correct, error, bound. On a GPU:
         time_ms, spread_pct (interquartile range over median), samples, mhz, tflops, floor_ms,
         x_floor, and with_prepare_ms where a kernel prepares its filter: the time including that.
-        On the simulator: traffic_mb, floor_mb, x_floor, shared_wavefronts, host_seconds. Then note.
+        On the simulator: predicted_ms where times are predicted, traffic_mb, floor_mb, x_floor,
+        shared_wavefronts, host_seconds. Then note. `predicted_ms` is of the problem `whole`, and the
+        others are of `problem`.
         `correct` is None for a kernel that did not run.
     ok : whether a kernel is correct, and none is incorrect. A kernel that does not support the
         problem is not incorrect.
@@ -79,6 +87,8 @@ class Comparison(Costly):
     kind : the kind of cost: measured time, or counted traffic.
     scaled : why the problem was scaled down, in a few words; empty if it was not.
     phases : for each kernel the seconds that its build, its check and its timing took.
+    forecast_for : the name of the GPU that times are predicted for; empty if none are.
+    whole : the problem at full size, of the predicted times; None without them.
     """
 
     problem: Problem
@@ -92,6 +102,8 @@ class Comparison(Costly):
     kind: CostKind = COUNTED
     scaled: str = ""
     phases: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
+    forecast_for: str = ""
+    whole: Problem | None = None
 
     @property
     def costs(self) -> list[dict[str, Any]]:
@@ -133,7 +145,13 @@ class Comparison(Costly):
         if None in verdicts:
             text += f", {verdicts.count(None)} unsupported"
         rows = self.frame[[correct is True for correct in verdicts]]
-        if self.cost in rows and rows[self.cost].notna().any():
+        if "predicted_ms" in rows and rows["predicted_ms"].notna().any():
+            least = rows.loc[rows["predicted_ms"].idxmin()]
+            text += (
+                f"; predicted fastest on {self.forecast_for}: {least.kernel}, "
+                f"{short(least.predicted_ms)} ms on {self.whole.label}"
+            )
+        elif self.cost in rows and rows[self.cost].notna().any():
             least = rows.loc[rows[self.cost].idxmin()]
             what = f"{self.kind.least}{_MEANING.get(self.cost, '')}"
             text += f"; {what}: {least.kernel}, {short(least.x_floor)}x the floor"
@@ -187,6 +205,11 @@ class Comparison(Costly):
     def short_notes(self) -> Sequence[str]:
         """One line: what the floor is, why the problem was scaled down, what is not shown."""
         parts = ["floor: the theoretical minimum"]
+        if "predicted_ms" in self.frame:
+            parts.insert(
+                0, f"predicted ms: for {self.forecast_for}, at full size; {PREDICTED_ERROR}"
+            )
+            parts.append("traffic and floor are of the problem that was run")
         if self.scaled:
             parts.append(self.scaled)
         verdicts = list(self.frame["correct"])
@@ -197,7 +220,10 @@ class Comparison(Costly):
 
     @property
     def about(self) -> dict[str, Any]:
-        return {"problem": self.problem, "failures": self.failures, "phases": self.phases}
+        about = {"problem": self.problem, "failures": self.failures, "phases": self.phases}
+        if self.whole is not None:
+            about |= {"forecast_for": self.forecast_for, "whole": self.whole}
+        return about
 
     def figure(self) -> Chart:
         return charts.error_and_cost(self.frame, self.problem.label, self.notes)

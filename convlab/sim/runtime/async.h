@@ -473,6 +473,7 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
     Warpgroup& group = async.warps[current / 32];
     auto call = [&](int lane) { return static_cast<WgmmaCall*>(group.arguments[lane]); };
     const WgmmaCall first = *call(0);
+    counters.tensor_flops += 2 * 16 * uint64_t(first.n) * unsigned(k);
     for (int lane = 1; lane < 32; ++lane)
         if (call(lane)->a != first.a || call(lane)->b != first.b ||
             call(lane)->accumulate != first.accumulate)

@@ -52,6 +52,7 @@ void sim_partial_stmatrix(unsigned participants) {
 }
 void sim_mma(float* d, const float* a, const float* b) {
     Fragments mine{d, a, b};
+    t_worker->counters.tensor_flops += 2 * 16 * 8 * 8 / 32;  // a lane's share
     t_worker->collective(0xffffffffu, mma_step, &mine, CALLER);
     if (~mine.participants) partial_warp("mma.sync", mine.participants, CALLER);
 }

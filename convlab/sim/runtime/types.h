@@ -118,7 +118,7 @@ struct Counters {  // in the order of COUNTERS and _MORE_COUNTERS in ../trace.py
     uint64_t global_load_requests, global_load_sectors, global_store_requests,
         global_store_sectors, shared_requests, shared_wavefronts, atomics, barriers, launches,
         library_bytes, block_sectors, launch_sectors, fresh_outputs, library_flops, library_once,
-        split_sectors;
+        split_sectors, tensor_flops;
     uint64_t& operator[](size_t i) { return reinterpret_cast<uint64_t*>(this)[i]; }
     uint64_t operator[](size_t i) const { return reinterpret_cast<const uint64_t*>(this)[i]; }
     void add(const Counters& other, uint64_t times = 1);
