@@ -32,6 +32,8 @@ def serve(server) -> None:
         path, variables, limits, payload = pickle.loads(server.request())
         sys.path[:] = path
         os.environ |= variables
+        # Without this, torch asks the driver for GPUs in this process, and a fork then cannot use CUDA.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         # The imports are shared by all children.
         import torch  # noqa: F401
         from convlab.adopt import judge  # noqa: F401

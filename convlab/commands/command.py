@@ -18,6 +18,7 @@ from ..core.defaults import ENDINGS, ENGINES
 from ..core.errors import BuildError, LaunchError, ProblemError, UnsupportedError
 from ..core.faults import INCORRECT, NOT_RUN, NOT_SIMULATED, OUT_OF_TIME, SHOWN
 from ..core.kernel import catalog
+from ..core.machine.gpus import GPUS
 from ..core.problem.named import PROBLEM_SETS
 from .exit_status import outcome_of
 from .text_result import Failure
@@ -173,7 +174,8 @@ def add_problem(
 def add_predicted_gpu(parser: ArgumentParser) -> None:
     """Add the option for the GPU that times are predicted for."""
     group_of(parser, HOW).add_argument(
-        "--gpu", help="without a GPU, predict times for this one: A100, H100, ...; default: H200"
+        "--gpu",
+        help=f"without a GPU, predict times for this one: {', '.join(GPUS)}; default: H200",
     )
 
 

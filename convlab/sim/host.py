@@ -29,7 +29,6 @@ _GRACE = 2.0
 # Address and bytes of the workspace and the plan, by name. All calls of a request share them.
 _own_memory: dict[bytes, tuple[int, int]] = {}
 abi = child.load(Path(__file__).parents[1] / "core" / "kernel" / "abi.py")
-confine = child.load(Path(__file__).with_name("confine.py"))
 # If this variable is set, an untrusted kernel runs: see ``confine.py``.
 _IS_CONFINED = bool(os.environ.get("CONVLAB_CONFINED"))
 
@@ -217,6 +216,7 @@ def _run(request: dict, report: int) -> None:
 
 def _confined(request: dict) -> dict:
     """Confine this process, and return the request with the tensors' memory as it can still open it."""
+    confine = child.load(Path(__file__).with_name("confine.py"))
     memory = os.open(request["memory"], os.O_RDWR)
     libraries = [str(Path(request[name]).parent) for name in ("library", "runtime")]
     system = ["/usr", "/lib", "/lib64", "/etc/ld.so.cache", f"/proc/{os.getpid()}"]

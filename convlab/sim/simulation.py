@@ -276,12 +276,13 @@ def _failure(
         return LaunchError(text, kind=result.findings[0].kind)
     limit = request.get("workspace_limit", result.workspace)
     if result.workspace > limit:
+        kind = "too little workspace"
+        if result.workspace >= MOST_WORKSPACE:
+            kind = "invalid workspace"
         error = LaunchError(
             f"{label} needs {result.workspace:,} bytes of workspace for this problem, more than "
             f"the limit of {limit:,} bytes: load(..., workspace_limit={result.workspace})",
-            kind="too little workspace"
-            if result.workspace < MOST_WORKSPACE
-            else "invalid workspace",
+            kind=kind,
         )
         error.needed = result.workspace
         return error

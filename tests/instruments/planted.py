@@ -909,7 +909,7 @@ WGMMA = _of(
 ROWS = _of(
     "11b_wgmma_rows",
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised",
-       ("    __syncthreads();\n\n    if (warp >= 8)", "    if (warp >= 8)"),
+       ("    __syncthreads();\n\n    if (warp >= 8)", "\n    if (warp >= 8)"),
        at=("mbarrier_", "wgmma_", "bulk_load(", "bytes, w_full);"), **_BEFORE_ROLES),
     _m("no_proxy_fence", "the loaders' stores are not made visible to wgmma",
        ("                fence_proxy_async();\n                __syncwarp();\n                if (lane == 0)",

@@ -23,8 +23,8 @@ SHAPES = {
     "3x3-rows-apart": "N2 C16 H15 W12 K70 R3 S3 p1x2 d3x1",
     "1x1-stride-2": "N3 C70 H12 W12 K140 R1 S1 s2",
     "1x1-padding": "N3 C70 H5 W7 K40 R1 S1 p2x5",
-    "1x1-columns-left-out": "N2 C8 H4 W4 K8 R1 S1 s8 p3",
-    "large-filter": "N1 C20 H9 W8 K70 R7 S5 p3x2",
+    "1x1-columns-left-out": "N2 C8 H8 W8 K8 R1 S1 s2",
+    "large-filter": "N1 C20 H9 W24 K70 R5 S5 p2",
     "all-strides": "N2 C33 H20 W11 K40 R2 S4 s2x1 p0x3 d1x2",
 }
 

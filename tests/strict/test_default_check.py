@@ -379,7 +379,9 @@ def test_other_addresses_and_earlier_calls_find_the_mistake(
         assert told != "wrong result"  # what matters more comes first, and what to do about that
         if told == "wrong after other calls":
             assert "what it keeps from call to call" in re.sub(r"\s+", " ", str(found))
-    assert bool(found.skipped) == ("x is not aligned" in str(parts))
+    # A kernel that copies the filter takes too long for one of over 2^31 elements, which is skipped.
+    skipped = [problem for problem, _ in found.skipped if problem.K < 10_000_000]
+    assert bool(skipped) == ("x is not aligned" in str(parts))
 
 
 @pytest.mark.parametrize(("case", "engine"), on_engines(ALONE, 1))

@@ -117,10 +117,13 @@ class CudaLaunch(Launch):
         need = self._entry.workspace(limit)
         plan = self._entry.plan()
         if need > limit:
+            kind = "too little workspace"
+            if need >= MOST_WORKSPACE:
+                kind = "invalid workspace"
             error = LaunchError(
                 f"{self.runnable.name} needs {need:,} bytes of workspace for this problem, more "
                 f"than the limit of {limit:,}: load(..., workspace_limit={need})",
-                kind="too little workspace" if need < MOST_WORKSPACE else "invalid workspace",
+                kind=kind,
             )
             error.needed = need
             raise error
