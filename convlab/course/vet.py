@@ -161,7 +161,8 @@ def _is_ours(header: str) -> bool:
 
 def vet_library(library: Path, name: str) -> None:
     """Raise ProblemError if a built library defines or uses names that a kernel has no need for."""
-    defined = [symbol for symbol in exported(library) if not symbol.startswith("_Z")]
+    # Newer compilers put parts of their C++ runtime into the library. A text may not name them.
+    defined = [symbol for symbol in exported(library) if not symbol.startswith(("_Z", "__cxa_"))]
     for symbol in sorted(defined):
         if symbol not in _LINKER and not _ENTRIES.match(symbol):
             raise ProblemError(
