@@ -42,7 +42,7 @@ class AdoptCommand(Command):
             type=Path,
             help="the file with Model, get_inputs and get_init_inputs; default: the answer itself",
         )
-        add_engine(parser)
+        add_engine(parser, auto="the simulator; adopt does not judge on a GPU yet")
         how = group_of(parser, HOW)
         how.add_argument(
             "--diagnose", action="store_true", help="only read the files: build and run nothing"

@@ -11,7 +11,7 @@ from convlab.__main__ import main
 from convlab.adopt import adoption, stand_in
 from convlab.adopt.adoption import adopt, run_confined
 from convlab.adopt.answer import read
-from convlab.core.errors import UnsupportedError
+from convlab.core.errors import BuildError, UnsupportedError
 from convlab.core.kernel.kernel import resolve
 from convlab.core.problem.named import problem
 
@@ -220,10 +220,18 @@ def test_an_answer_that_never_ends_or_crashes_is_stopped(tmp_path):
         assert text in found["failed"]
 
 
+@pytest.mark.pure
+def test_a_gpu_is_refused():
+    with pytest.raises(BuildError, match=r"does not judge on a GPU yet.*--engine sim"):
+        adopt(ANSWERS / "right_conv.py", engine="cuda")
+
+
 @pytest.mark.gpu
 @RUNS
+@pytest.mark.xfail(reason="CUDA does not start in the confined process")
 @pytest.mark.parametrize("name", ["right_conv", "right_softmax", "right_depthwise_pybind"])
-def test_right_answers_are_correct_on_a_gpu_and_timed(name):
+def test_right_answers_are_correct_on_a_gpu_and_timed(name, monkeypatch):
+    monkeypatch.setattr(adoption, "JUDGES_ON_GPU", True)
     found = adopt(ANSWERS / f"{name}.py", engine="cuda", general=False)
     assert found.ok, found.text()
     assert found.times["answer"] > 0 and found.times["model"] > 0
@@ -231,6 +239,8 @@ def test_right_answers_are_correct_on_a_gpu_and_timed(name):
 
 @pytest.mark.gpu
 @RUNS
+@pytest.mark.xfail(reason="CUDA does not start in the confined process")
 @pytest.mark.parametrize("name", ["wrong_precision", "wrong_cheat_torch", "wrong_build"])
-def test_wrong_answers_are_found_on_a_gpu(name):
+def test_wrong_answers_are_found_on_a_gpu(name, monkeypatch):
+    monkeypatch.setattr(adoption, "JUDGES_ON_GPU", True)
     assert adopt(ANSWERS / f"{name}.py", engine="cuda", general=False).as_asked is False

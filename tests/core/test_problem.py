@@ -144,7 +144,9 @@ def test_specification(spec, expected):
 def test_bad_specification(spec, message):
     with pytest.raises(ProblemError, match=message):
         problem(spec)
-    with pytest.raises(ProblemError, match="headline, kernelbench, resnet50, ece408, gpumode_conv2d, awkward"):
+    with pytest.raises(
+        ProblemError, match="headline, kernelbench, resnet50, ece408, gpumode_conv2d, awkward"
+    ):
         problems("headlines")
 
 

@@ -1033,7 +1033,16 @@ LAST = _of(
        shipped=True),
 )  # fmt: skip
 
-_GATHER = ("mbarrier_", "s_tap[", "bulk_load(", "copy_async<", "operand(", "wgmma_n(", "*s_x", "s_x[")
+_GATHER = (
+    "mbarrier_",
+    "s_tap[",
+    "bulk_load(",
+    "copy_async<",
+    "operand(",
+    "wgmma_n(",
+    "*s_x",
+    "s_x[",
+)
 GATHER = _of(
     "17_wgmma_gather_tf32",
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,

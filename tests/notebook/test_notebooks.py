@@ -78,9 +78,7 @@ def solutions(name: str) -> list[str]:
     """Read the reference solutions of a notebook's exercises; those of the puzzles are files."""
     if (SOLUTIONS / name).is_dir():
         paths = sorted((SOLUTIONS / name).iterdir())
-        return [
-            f'{path.stem.split("_", 1)[1]} = """\n{path.read_text()}"""' for path in paths
-        ]
+        return [f'{path.stem.split("_", 1)[1]} = """\n{path.read_text()}"""' for path in paths]
     return [text.strip() for text in (SOLUTIONS / f"{name}.txt").read_text().split("# %%\n")]
 
 
