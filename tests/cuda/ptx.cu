@@ -181,8 +181,8 @@ __global__ void part_of_a_warp(float* y) {
 // case registers: registers_of_a_warpgroup<<<1, 128, 0, stream>>>(y);
 // k: 2; fault: wgmma: setmaxnreg by warp 0 of a warpgroup, but not by warp 3
 __global__ void registers_of_a_warpgroup(float* y) {
-#ifdef CONVLAB_SIMULATOR
-    // On a GPU it needs sm_90a.
+#ifndef __CUDACC_VER_BUILD__
+    // nvcc has a build number, the simulator has none: on a GPU this needs sm_90a.
     if (threadIdx.x < 96) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 #endif
     y[threadIdx.x] = 1;
@@ -190,8 +190,8 @@ __global__ void registers_of_a_warpgroup(float* y) {
 // case unknown: unknown<<<1, 32, 0, stream>>>(y);
 // fault: not simulated: the PTX instruction tcgen05.alloc\S* in inline PTX; the simulator does not
 __global__ void unknown(float* y) {
-#ifdef CONVLAB_SIMULATOR
-    // On a GPU it needs sm_100a.
+#ifndef __CUDACC_VER_BUILD__
+    // On a GPU this needs sm_100a.
     asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" :: "r"(0));
 #endif
     y[threadIdx.x] = 1;
