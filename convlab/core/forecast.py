@@ -50,20 +50,27 @@ def comparison(a: Forecast | str, b: Forecast | str, gpu: str) -> str:
     return f"B is predicted {'faster' if ratio < 1 else 'slower'}: {times}"
 
 
+def _missing() -> str:
+    """Return what times cannot be predicted without, and what to do; empty if nothing is missing."""
+    if "time" not in rooms.names("forecast"):
+        return "gpu= needs the room `profile`, which predicts times: leave it out"
+    if toolchain.cuda() is None:
+        return (
+            "gpu= predicts a time from the machine code, and there is no nvcc: leave it out, or "
+            "install nvcc (`python -m convlab doctor` says how)"
+        )
+    return ""
+
+
 def available() -> bool:
     """Return whether times can be predicted here: by a room, and with nvcc."""
-    return "time" in rooms.names("forecast") and toolchain.cuda() is not None
+    return not _missing()
 
 
 def require() -> None:
     """Raise ProblemError if times cannot be predicted here."""
-    if "time" not in rooms.names("forecast"):
-        raise ProblemError("gpu= needs the room `profile`, which predicts times: leave it out")
-    if toolchain.cuda() is None:
-        raise ProblemError(
-            "gpu= predicts a time from the machine code, and there is no nvcc: leave it out, or "
-            "install nvcc (`python -m convlab doctor` says how)"
-        )
+    if missing := _missing():
+        raise ProblemError(missing)
 
 
 def applies(kernel: Runnable) -> bool:
