@@ -1,4 +1,4 @@
-// title: Fragments gathered from x as it lies
+// title: Fragments gathered from x in its memory order
 // idea: wgmma can take one operand from registers. So x is staged in its own order, by asynchronous
 //       copies, and lanes gather a tap's pixels, at any stride. A tile is 192 or 128 flattened
 //       pixels: small images waste none.
