@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core import arguments as valid
+from ..core import rooms
 from ..core.errors import BuildError, ProblemError
 from ..core.faults import CORRECT, INCORRECT, NOT_RUN, NOT_SIMULATED, OUT_OF_TIME, heaviest
+from ..core.kernel.engine import engine_name
 from .answer import PYTHON, TEXTS, Answer, read
 from .diagnose import diagnose
 from .extension import WITH_TORCH
@@ -181,6 +183,7 @@ def adopt(
     reference: str | Path | None = None,
     *,
     engine: str = "auto",
+    simulate: bool = True,
     general: bool = True,
     time_limit: float = SECONDS,
     progress: Callable[[str], object] | None = None,
@@ -195,7 +198,10 @@ def adopt(
     ----------
     path : a ``.py`` file, or a text (``.md``, ``.txt``) whose last Python block is the answer.
     reference : the file of the task, if the answer has only ``ModelNew``.
-    engine : "sim" or "auto": the simulator, on inputs that are scaled down. "cuda" is refused.
+    engine : "cuda": the GPU, at the task's own sizes, and the simulator after it if the GPU finds
+        nothing wrong. "sim": only the simulator, on inputs that are scaled down. "auto": the GPU if
+        there is one.
+    simulate : on a GPU: whether the simulator looks for races and accesses out of bounds, too.
     general : whether to vary shapes and arguments after the task's own.
     time_limit : of the process, in seconds; builds do not count.
     progress : called with a word for each stage.
@@ -233,6 +239,11 @@ def adopt(
             seconds={"total": time.perf_counter() - started},
         )
     name = _engine(engine)
+    if name == "sim" and not simulate:
+        raise ProblemError(
+            "simulate=False (--no-simulate) is for a judgement on a GPU, but here the answer runs on "
+            'the simulator: leave it out, or use engine="cuda" on a machine with a GPU'
+        )
     spec = {
         "answer": answer,
         "reference": task,
@@ -241,29 +252,46 @@ def adopt(
         "seconds": 0.8 * time_limit,
     }
     adoption = _judged(replace(adoption, engine=name), spec, time_limit, tell)
+    if name == "cuda" and simulate and adoption.as_asked and "sim" in rooms.names("engine"):
+        tell("simulator")
+        adoption = _with_simulator(
+            adoption, {**spec, "engine": "sim", "general": False}, time_limit
+        )
     seconds = {**adoption.seconds, "total": time.perf_counter() - started}
     return replace(adoption, seconds=seconds)
 
 
-# Whether answers are judged on a GPU. Not yet: on an H100 (2026-11-26) CUDA did not start in the
-# confined process, so that correct answers failed. The tests on a GPU set this to True.
-JUDGES_ON_GPU = False
-
-
 def _engine(engine: str) -> str:
-    from ..core import rooms
-    from ..core.kernel.engine import engine_name
-
-    if not JUDGES_ON_GPU and engine == "cuda":
-        raise BuildError(
-            "adopt does not judge on a GPU yet, because CUDA does not start in the confined process: "
-            'use engine="sim" (--engine sim), which also reports races and accesses out of bounds',
-            kind="not run",
-        )
-    name = engine_name(engine if JUDGES_ON_GPU else "sim")
+    name = engine_name(engine)
     if name == "sim" and "sim" not in rooms.names("engine"):
         raise BuildError("the simulator (convlab/sim) was removed", kind="not run")
     return name
+
+
+def _with_simulator(adoption: Adoption, spec: dict[str, Any], limit: float) -> Adoption:
+    """Judge an answer that is correct on the GPU on the simulator, too; return both reports as one.
+
+    The simulator sees races and accesses out of bounds that a GPU may forgive. Where it cannot run
+    the answer, the GPU's verdict stays, and a note says what was not looked for.
+    """
+    plain = replace(adoption, engine="sim", notes=())
+    beside = _judged(plain, spec, limit, lambda stage: None)
+    if beside.outcome not in (CORRECT, INCORRECT):
+        why = beside.why or beside.outcome
+        note = f"the simulator did not look for races and accesses out of bounds: {why}"
+        return replace(adoption, notes=(*adoption.notes, note))
+    as_asked = adoption.as_asked and beside.as_asked
+    notes = [*adoption.notes, *(note for note in beside.notes if note not in adoption.notes)]
+    return replace(
+        adoption,
+        mistakes=_sorted([*adoption.mistakes, *beside.mistakes]),
+        as_asked=as_asked,
+        in_general=adoption.in_general if as_asked else False,
+        counters=beside.counters,
+        kernels=beside.kernels,
+        lines=beside.lines,
+        notes=tuple(notes),
+    )
 
 
 def _judged(

@@ -42,8 +42,14 @@ class AdoptCommand(Command):
             type=Path,
             help="the file with Model, get_inputs and get_init_inputs; default: the answer itself",
         )
-        add_engine(parser, auto="the simulator; adopt does not judge on a GPU yet")
+        add_engine(parser)
         how = group_of(parser, HOW)
+        how.add_argument(
+            "--no-simulate",
+            dest="simulate",
+            action="store_false",
+            help="on a GPU: do not look for races and accesses out of bounds on the simulator",
+        )
         how.add_argument(
             "--diagnose", action="store_true", help="only read the files: build and run nothing"
         )
@@ -107,6 +113,7 @@ class AdoptCommand(Command):
 def _options(arguments: Namespace) -> dict[str, Any]:
     return {
         "engine": arguments.engine,
+        "simulate": arguments.simulate,
         "general": not arguments.as_asked,
         "time_limit": arguments.time_limit,
         "run": not arguments.diagnose,

@@ -136,6 +136,8 @@ def _work(outgoing: int, scratch: Path, payload: bytes) -> None:
         tempfile.tempdir = str(scratch)
         devices = [Path("/dev/null"), Path("/dev/zero"), Path("/dev/tty")]
         devices += [path for path in Path("/dev").glob("nvidia*")]
+        # CUDA names its threads there, and does not start (error 304) if it may not.
+        devices.append(Path("/proc/self/task"))
         unconfined = confine.confine([scratch, *devices])
         emit({"unconfined": unconfined})
         function, arguments = pickle.loads(payload)

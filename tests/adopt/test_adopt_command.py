@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from convlab.__main__ import main
 from convlab.adopt import adoption, stand_in
 from convlab.adopt.adoption import adopt, run_confined
 from convlab.adopt.answer import read
+from convlab.adopt.mistake import Mistake
 from convlab.core.errors import BuildError, UnsupportedError
 from convlab.core.kernel.kernel import resolve
 from convlab.core.problem.named import problem
@@ -221,26 +223,67 @@ def test_an_answer_that_never_ends_or_crashes_is_stopped(tmp_path):
 
 
 @pytest.mark.pure
-def test_a_gpu_is_refused():
-    with pytest.raises(BuildError, match=r"does not judge on a GPU yet.*--engine sim"):
-        adopt(ANSWERS / "right_conv.py", engine="cuda")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_its_options_are_refused(run):
+    answer = ANSWERS / "right_conv.py"
+    with pytest.raises(BuildError, match="needs an NVIDIA GPU"):
+        adopt(answer, engine="cuda")
+    done = run("adopt", str(answer), "--no-simulate")
+    assert done.status == 2 and "leave it out" in done.err
+
+
+@pytest.mark.pure
+def test_the_simulator_adds_to_the_verdict_of_a_gpu(monkeypatch):
+    found = adoption.Adoption(
+        read(ANSWERS / "wrong_bounds.py"), "cuda", builds=True, as_asked=True, in_general=True
+    )
+
+    def judged(**differences):
+        monkeypatch.setattr(
+            adoption, "_judged", lambda start, *rest: adoption.replace(start, **differences)
+        )
+        return adoption._with_simulator(found, {}, 1.0)
+
+    race = Mistake("race", 7, "two threads", "add a barrier")
+    bad = judged(as_asked=False, mistakes=(race,))
+    assert bad.engine == "cuda" and bad.as_asked is False and bad.in_general is False
+    assert bad.mistakes == (race,) and bad.outcome == "incorrect"
+    unknown = Mistake("not simulated", 0, "it uses cuRAND", "")
+    kept = judged(as_asked=None, mistakes=(unknown,))
+    assert kept.as_asked and kept.mistakes == () and "cuRAND" in kept.notes[0]
+    good = judged(counters={"launches": 1.0})
+    assert good.as_asked and good.counters == {"launches": 1.0}
+
+
+# The answers that a GPU judges in the tests: what each shows, and whether it is correct as asked.
+ON_A_GPU = {
+    "right_conv": "",
+    "right_softmax": "",
+    "right_depthwise_pybind": "",
+    "wrong_precision": "too imprecise",
+    "wrong_cheat_torch": "cheat",
+    "wrong_build": "build",
+    # The GPU forgives it, and the simulator next to it does not.
+    "wrong_bounds": "global out of bounds",
+}
 
 
 @pytest.mark.gpu
 @RUNS
-@pytest.mark.xfail(reason="CUDA does not start in the confined process")
-@pytest.mark.parametrize("name", ["right_conv", "right_softmax", "right_depthwise_pybind"])
-def test_right_answers_are_correct_on_a_gpu_and_timed(name, monkeypatch):
-    monkeypatch.setattr(adoption, "JUDGES_ON_GPU", True)
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_answers_are_judged_and_timed_on_a_gpu(name):
     found = adopt(ANSWERS / f"{name}.py", engine="cuda", general=False)
-    assert found.ok, found.text()
-    assert found.times["answer"] > 0 and found.times["model"] > 0
+    assert found.ok is name.startswith("right_"), found.text()
+    if found.ok:
+        assert found.times["answer"] > 0 and found.times["model"] > 0
+    else:
+        assert found.mistakes[0].kind == ON_A_GPU[name]
 
 
 @pytest.mark.gpu
 @RUNS
-@pytest.mark.xfail(reason="CUDA does not start in the confined process")
-@pytest.mark.parametrize("name", ["wrong_precision", "wrong_cheat_torch", "wrong_build"])
-def test_wrong_answers_are_found_on_a_gpu(name, monkeypatch):
-    monkeypatch.setattr(adoption, "JUDGES_ON_GPU", True)
-    assert adopt(ANSWERS / f"{name}.py", engine="cuda", general=False).as_asked is False
+@pytest.mark.parametrize("name", DEEP if os.environ.get("CONVLAB_DEEP") else [])
+def test_all_answers_are_judged_as_planted_on_a_gpu(name):
+    (path,) = ANSWERS.glob(f"{name}.*")
+    found = adopt(path, engine="cuda")
+    assert found.as_asked is name.startswith("right_"), found.text()
