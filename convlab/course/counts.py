@@ -66,7 +66,7 @@ def count(kernel: Kernel, problem: Problem, quantities: Collection[str]) -> dict
     from ..profile import sampling
 
     counts = sampling.count(kernel, problem)
-    least = math.prod(problem.y_shape) * kernel.format.y.itemsize // _SECTOR
+    least = math.prod(problem.output_shape) * kernel.format.y.itemsize // _SECTOR
     if counts.counters["global_store_sectors"] + _library_sectors(counts) < least:
         raise LaunchError(
             f"{kernel.name} stored fewer sectors than y has ({least:,}): its kernels do not compute y",

@@ -48,18 +48,18 @@ class Witness:
         self.trusted = trusted
         problem = launch.problem
         x = launch.inputs[0]
-        where, x_index, w_index = _draw_positions(
+        where, first_index, second_index = _draw_positions(
             problem, np.random.default_rng(SECRET.getrandbits(64))
         )
         self._generator = torch.Generator(x.device).manual_seed(SECRET.getrandbits(62))
         self._where = torch.from_numpy(where).to(x.device)
-        flat = np.ravel_multi_index(tuple(where.T), problem.y_shape)
+        flat = np.ravel_multi_index(tuple(where.T), problem.output_shape)
         self._flat = torch.from_numpy(flat).to(x.device)
-        root = math.sqrt(problem.gemm_k)
+        root = math.sqrt(problem.terms)
         # The change of x is so large that each output changes by far more than its class allows.
-        changes = [(x, x_index, max(1.0, root / 4))]
+        changes = [(x, first_index, max(1.0, root / 4))]
         if launch.plan is None:
-            changes.append((launch.inputs[1], w_index, 1 / root))
+            changes.append((launch.inputs[1], second_index, 1 / root))
         self._changed = []
         for tensor, positions, scale in changes:
             index = torch.from_numpy(positions).to(x.device)
@@ -106,8 +106,8 @@ class Witness:
         self.before(row)
         expected = reference.truth(problem, *self.launch.inputs, where=self._where)
         self._put_back()
-        outputs = math.prod(problem.y_shape)
-        bound = reference.tolerance(runnable.precision, problem.gemm_k, outputs)
+        outputs = math.prod(problem.output_shape)
+        bound = reference.tolerance(runnable.precision, problem.terms, outputs)
         errors = (self._kept[row].double() - expected).abs()
         limits = ELEMENTWISE * bound * (expected.square().mean().sqrt() + expected.abs())
         # A comparison with NaN is false, so NaN counts as incorrect.
@@ -118,7 +118,7 @@ class Witness:
             raise Caught(
                 runnable,
                 f"{count} of {len(expected)} outputs of a timed launch are incorrect for its data, "
-                f"e.g. at (n, k, p, q) = ({position}): got {float(self._kept[row][first]):.7g}, "
+                f"e.g. at {problem.computation.symbol} = ({position}): got {float(self._kept[row][first]):.7g}, "
                 f"expected {float(expected[first]):.7g}. The check before passed on other data, so "
                 "the result is remembered, skipped, late, or less precise",
             )
@@ -136,12 +136,13 @@ def draw(count: int) -> int:
 def _draw_positions(
     problem: Problem, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw outputs, and for each an element of x and one of w that it depends on.
+    """Draw products of x and w that are in y, and the tensors' elements that take part in them.
 
-    Returns the outputs' (n, k, p, q), and flat indices in x and in w without duplicates. If all
-    elements drawn for an output are padding, it has none.
+    Returns the positions of the outputs, and flat indices in the first and in the second input,
+    without duplicates. An output of which all drawn products are with padding has no indices; of a
+    gradient such outputs are left out.
     """
-    count = min(_OUTPUTS, math.prod(problem.y_shape))
+    count = min(_OUTPUTS, math.prod(problem.output_shape))
     n, k, p, q = (rng.integers(max(size, 1), size=(count, 1)) for size in problem.y_shape)
     per_group = problem.C // problem.groups
     c, r, s = (
@@ -151,12 +152,21 @@ def _draw_positions(
     w = q * problem.stride[1] - problem.padding[1] + s * problem.dilation[1]
     inside = (h >= 0) & (h < problem.H) & (w >= 0) & (w < problem.W)
     channel = k // (problem.K // problem.groups) * per_group + c
-    x_index = ((n * problem.C + channel) * problem.H + h) * problem.W + w
-    w_index = ((k * per_group + c) * problem.R + r) * problem.S + s
     first_inside = inside.argmax(1)
     rows = np.flatnonzero(inside.any(1))
-    return (
-        np.concatenate([n, k, p, q], 1),
-        np.unique(x_index[rows, first_inside[rows]]),
-        np.unique(w_index[rows, first_inside[rows]]),
+    positions = {
+        "y": np.stack(np.broadcast_arrays(n, k, p, q, r)[:4], -1),
+        "x": np.stack(np.broadcast_arrays(n, channel, h, w), -1),
+        "w": np.stack(np.broadcast_arrays(k, c, r, s), -1),
+    }
+    # Of each product, the elements of the three tensors.
+    chosen = {name: where[rows, first_inside[rows]] for name, where in positions.items()}
+    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+    computation = problem.computation
+    first, second = (
+        np.unique(np.ravel_multi_index(tuple(chosen[name[-1]].T), shapes[name[-1]]))
+        for name in computation.inputs
     )
+    if computation.is_forward:
+        return np.concatenate([n, k, p, q], 1), first, second
+    return chosen[computation.output[-1]], first, second

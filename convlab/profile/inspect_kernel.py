@@ -77,6 +77,7 @@ def inspect(
     gpu = find_gpu(gpu)
     kernel = _kernel(kernel, engine)
     problems, is_set = members(problem)
+    problems = [kernel.asked(each) for each in problems]
     inspections = []
     unsupported = []
     for member in problems:

@@ -220,11 +220,11 @@ def simulate(
     from ..sim.launch import simulated
     from ..sim.simulation import Arena
 
-    shapes = {"x": problem.x_shape, "w": problem.w_shape}
+    shapes = {"x": problem.first_shape, "w": problem.second_shape}
     if problem.bias:
         shapes["bias"] = (problem.K,)
     inputs = list(shapes)
-    shapes["y"] = problem.y_shape
+    shapes["y"] = problem.output_shape
     arena = Arena(shapes, list(shapes), kernel.format)
     if seed is not None:
         for name, tensor in zip(inputs, data.inputs(problem, seed, format=kernel.format)):

@@ -127,7 +127,9 @@ def _written_by(request: dict) -> list[tuple[int, bytes]] | None:
     if request.get("serial") or request.get("earlier"):
         return None
     tensors = [
-        where for name, where in request["buffers"].items() if "arguments" in request or name == "y"
+        where
+        for name, where in request["buffers"].items()
+        if "arguments" in request or name == request["tensors"][-1]
     ]
     if sum(size for _, size in tensors) > _MOST_RESTORED:
         return None
@@ -190,15 +192,15 @@ def _run(request: dict, report: int) -> None:
         runtime.sim_code(library["sim_entry"])
         error = _call_any_kernel(request, library, runtime)
     else:
-        runtime.sim_code(library["conv2d"])
+        entry = abi.EntryPoints(request["library"], request["problem"])
+        runtime.sim_code(library[entry.computing])
+        output = request["tensors"][-1]
         tensors = {
-            name: _map_buffer(request, runtime, name, name == "y")
-            for name in ("x", "w", "bias", "y")
+            name: _map_buffer(request, runtime, name, name == output) for name in request["tensors"]
         }
         for problem, sizes in request.get("earlier", ()):
             _call_earlier(problem, sizes, request, runtime, tensors)
         limit = request["workspace_limit"]
-        entry = abi.EntryPoints(request["library"], request["problem"])
         workspace_bytes = entry.workspace(limit)
         _write(report, "workspace", workspace_bytes)
         if workspace_bytes > limit:
@@ -293,7 +295,7 @@ def _call_earlier(
             label = b"%s of another call" % name.encode()
             addresses[name] = runtime.sim_map(label, -1, 0, sizes[name], 2)
             continue
-        is_constant = name != "y"
+        is_constant = name != request["tensors"][-1]
         numbers = ctypes.string_at(address, size)
         originals.append((address, numbers, is_constant))
         if problem == request["problem"]:
@@ -348,7 +350,7 @@ def _convolve(entry, workspace_bytes: int, runtime, shift: int, x, w, bias, y) -
         runtime.sim_hide(c_void_p(w), 1)
     runtime.sim_null(f"; {_null_arguments(bias, workspace_bytes)}".encode())
     if error is None:
-        error = entry.conv2d(x, plan or w, bias, y, workspace, workspace_bytes, _STREAM)
+        error = entry.compute(x, plan or w, bias, y, workspace, workspace_bytes, _STREAM)
     if plan:
         runtime.sim_hide(c_void_p(w), 0)
     runtime.sim_host(None)

@@ -61,13 +61,15 @@ class SimLaunch(Launch):
         names = ("x", "w", "bias")
         tensors = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        shapes["y"] = problem.y_shape
+        shapes["y"] = problem.output_shape
         # A copy has its original's offset from a 32-byte boundary. y and the workspace have that of
         # tensors from `allocate`.
         shifts = {name: tensor.data_ptr() % 32 for name, tensor in tensors.items()}
         shifts["y"] = _offset(allocate, kernel.format.y.torch_dtype, 32)
         self._workspace_shift = _offset(allocate, torch.uint8, 512)
-        self._arena = Arena(shapes, format=kernel.format, shifts=shifts)
+        self._arena = Arena(
+            shapes, format=kernel.format, shifts=shifts, computes=problem.computation
+        )
         copies = self._arena.tensors
         for name, tensor in tensors.items():
             copies[name].copy_(tensor)
@@ -76,7 +78,7 @@ class SimLaunch(Launch):
         self.y.fill_(math.nan)
 
     def __call__(self) -> None:
-        if self.problem.N == 0:
+        if not self.y.numel():
             return
         self.counters = None
         self._trace = None
@@ -109,9 +111,11 @@ class SimLaunch(Launch):
     def call_after(self, earlier: Sequence[Problem]) -> None:
         """Call the kernel for other problems first, and then for this one, in one process."""
         format = self.runnable.format
-        self._earlier = [
-            (integers(problem.variables()), format.bytes(problem)) for problem in earlier
-        ]
+        self._earlier = []
+        for problem in earlier:
+            names = problem.computation.names
+            sizes = {names[place]: size for place, size in format.bytes(problem).items()}
+            self._earlier.append((integers(problem.variables()), sizes))
         try:
             self()
         finally:

@@ -109,10 +109,12 @@ def build(
     flags: Sequence[str] = (),
     *,
     trace: bool = True,
-    entry: str = "conv2d",
+    entry: str | None = None,
     first: str = "",
 ) -> Build:
     """Compile a source for the simulator; it must define the C function ``entry``.
+
+    Without ``entry`` that is what the source's header says that it computes.
 
     ``first`` are lines with #includes that precede the source; these headers are precompiled.
     """
@@ -148,7 +150,7 @@ def build(
             ],
             include=[*HEADERS, *(folders if copies else []), source.folder, KERNEL_DIR],
             libraries=[linked],
-            entry=entry,
+            entry=entry or source.entry,
         )
         try:
             return compile_library(compilation, folder)

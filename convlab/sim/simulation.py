@@ -19,6 +19,7 @@ from ..core.kernel import abi
 from ..core.machine import child, interrupt
 from ..core.machine.device import available_bytes
 from ..core.machine.gpus import DEFAULT_GPU, Gpu
+from ..core.problem.computation import FORWARD, Computation
 from ..core.problem.format import FLOAT32, Format
 from ..core.show.long_text import shortened
 from .arrays import Array
@@ -34,8 +35,9 @@ STALL_LIMIT = 20.0
 _SLOWEST_MACS = 1_000_000
 # The exit status of a run that exceeded a limit.
 _OUT_OF_TIME = 78
-# The names of the indices of a convolution's tensors, in torch's order.
+# The names of the indices of a convolution's tensors and of their gradients, in torch's order.
 _DIMENSIONS = {"x": "nchw", "w": "kcrs", "bias": "k", "y": "nkpq"}
+_DIMENSIONS |= {"dx": "nchw", "dw": "kcrs", "dy": "nkpq"}
 # How many runs may be simulated at the same time.
 AT_ONCE = min(4, len(os.sched_getaffinity(0)))
 _hosts = [
@@ -75,6 +77,8 @@ class Arena:
         accesses only a small part of them.
     format : data types and memory orders of the tensors.
     shifts : bytes from the start of a page to the tensor's start.
+    computes : what the tensors are for. They are x, w, bias and y here, whatever it is; reports
+        have the names of the computation.
     """
 
     def __init__(
@@ -83,7 +87,9 @@ class Arena:
         sparse: Collection[str] = (),
         format: Format = FLOAT32,
         shifts: Mapping[str, int] = MappingProxyType({}),
+        computes: Computation = FORWARD,
     ) -> None:
+        self.names = computes.names
         # Of each tensor: its offset and bytes, its shape and element names, and a view of it.
         self.buffers: dict[str, tuple[int, int]] = {}
         self.arrays: dict[str, Array] = {}
@@ -109,8 +115,9 @@ class Arena:
             if not isinstance(shape, int):
                 storage = storages[name]
                 in_memory = storage.in_memory(shape)
-                names = "".join(storage.in_memory(tuple(_DIMENSIONS[name])))
-                self.arrays[name] = Array(in_memory, storage.itemsize, names)
+                shown = self.names[name]
+                names = "".join(storage.in_memory(tuple(_DIMENSIONS[shown])))
+                self.arrays[shown] = Array(in_memory, storage.itemsize, names)
                 tensor = storage.logical(tensor.view(storage.torch_dtype).view(in_memory))
             self.tensors[name] = tensor
 
@@ -148,7 +155,7 @@ def simulate(
     gpu: Gpu = DEFAULT_GPU,
     **more: object,
 ) -> Trace:
-    """Run a built kernel's ``conv2d`` once on the tensors of an arena; y is written.
+    """Run a built kernel once on the tensors of an arena; y is written.
 
     Parameters
     ----------
@@ -203,7 +210,10 @@ def simulate(
         "gpu": _numbers(gpu),
         "gpu_name": f"convlab's simulator as {gpu.name}",
         "memory": arena.path,
-        "buffers": {name: where for name, where in arena.buffers.items() if where[1]},
+        "buffers": {
+            arena.names.get(name, name): where for name, where in arena.buffers.items() if where[1]
+        },
+        "tensors": [arena.names[place] for place in ("x", "w", "bias", "y")],
         "threads": int(os.environ.get("CONVLAB_SIM_THREADS", 0)) or len(os.sched_getaffinity(0)),
     }
     started = time.perf_counter()

@@ -164,8 +164,8 @@ def _fitted(launch: Launch, problem: Problem) -> Inputs:
     x, w, bias = launch.inputs
     format = launch.runnable.format
     return (
-        _resized(x, format.x, problem.x_shape),
-        _resized(w, format.w, problem.w_shape),
+        _resized(x, format.x, problem.first_shape),
+        _resized(w, format.w, problem.second_shape),
         _resized(bias, format.bias, (problem.K,)),
     )
 

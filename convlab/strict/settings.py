@@ -166,11 +166,13 @@ def workspace_trials(kernel: Runnable) -> list[tuple[Problem, Setting]]:
 
 
 def _supported(kernel: Runnable, problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems that the kernel supports."""
-    return [problem for problem in problems if not kernel.unsupported(problem)]
+    """Return the problems that the kernel supports, for what it computes."""
+    return [each for each in map(kernel.asked, problems) if not kernel.unsupported(each)]
 
 
 def with_relu(kernel: Runnable, problem: Problem) -> Problem:
     """Return the problem with a ReLU, or unchanged if the kernel does not support a ReLU."""
+    if not problem.computation.is_forward:
+        return problem
     other = dataclasses.replace(problem, relu=True)
     return problem if kernel.unsupported(other) else other

@@ -50,6 +50,7 @@ class Strict:
         supported = 0
         covered: set[tuple[str, str]] = set()
         for i, problem in enumerate(generate(_MOST_DRAWS * count, seed)):
+            problem = self.kernel.asked(problem)
             if i % _RELU_STEP == 0:
                 problem = with_relu(self.kernel, problem)
             is_supported = not self.kernel.unsupported(problem)
@@ -59,7 +60,7 @@ class Strict:
                 drawn.append(problem)
                 supported += is_supported
                 covered |= new_pairs
-        fixed = [problem for name in SETS for problem in named_problems(name)]
+        fixed = [self.kernel.asked(each) for name in SETS for each in named_problems(name)]
         known = [each for each in self.needed(fixed) + drawn if not self.kernel.unsupported(each)]
         return drawn + source_problems(self.kernel, known)
 

@@ -75,7 +75,7 @@ class Integers(UnusualData):
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
         """Return x, w and bias with integer values."""
         x, w, bias = inputs
-        return integers(problem, x, w * math.sqrt(problem.gemm_k), bias, format, mixes)
+        return integers(problem, x, w * math.sqrt(problem.terms), bias, format, mixes)
 
     def bound(self, allowed: float, kernel: Runnable, rms: float) -> float:
         """Return 0: the result must be exact, unless outputs share sums."""
@@ -171,7 +171,7 @@ class Denormals(Scaled):
             return y
         outputs = _outputs(expected)
         x, w, _ = (None if t is None else t.double().abs().max() for t in expected.inputs)
-        flushed = expected.problem.gemm_k * float(x * w) + torch.finfo(torch.float32).tiny
+        flushed = expected.problem.terms * float(x * w) + torch.finfo(torch.float32).tiny
         near = (y.double() - outputs).abs() <= flushed
         return torch.where(near, outputs.float(), y.float())
 
@@ -189,7 +189,8 @@ class Cancelled(UnusualData):
 
     def applies(self, kernel: Runnable, problem: Problem) -> bool:
         """Return whether y has fewer bits than a sum, and there is a bias."""
-        return kernel.format.y.torch_dtype != torch.float32 and problem.bias and not kernel.mixes
+        narrow = kernel.format.y.torch_dtype != torch.float32
+        return narrow and problem.bias and not kernel.mixes
 
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
         """Return small integers, and a term near 128 * 255 in each sum.
@@ -198,7 +199,7 @@ class Cancelled(UnusualData):
         """
         x, w, bias = inputs
         x = _whole(x, 3)
-        w = _whole(w * math.sqrt(problem.gemm_k), 2)
+        w = _whole(w * math.sqrt(problem.terms), 2)
         firsts = slice(None, None, problem.C // problem.groups)
         x[:, firsts] += 128
         _put_into_middle(w, 0, 255)
@@ -219,13 +220,14 @@ class Overflowing(UnusualData):
         """Return whether x and y are fp16, and a sum has another term that brings it back."""
         dtypes = {kernel.format.x.torch_dtype, kernel.format.y.torch_dtype}
         has_two = problem.bias or problem.C > problem.groups
-        return dtypes == {torch.float16} and has_two and not kernel.mixes
+        is_forward = problem.computation.is_forward
+        return dtypes == {torch.float16} and has_two and not kernel.mixes and is_forward
 
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
         """Return data for sums of 256 * 288 - 57344 = 16384, and small integers."""
         x, w, bias = inputs
         x = _whole(x, 3)
-        w = _whole(w * math.sqrt(problem.gemm_k), 2)
+        w = _whole(w * math.sqrt(problem.terms), 2)
         channels = problem.C // problem.groups
         for channel in range(min(channels, 2)):
             x[:, channel::channels] = 256
@@ -259,6 +261,12 @@ class Special(UnusualData):
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
         """Put inf and NaN where a kernel reads that goes one element too far."""
         x, w, bias = inputs
+        if not problem.computation.is_forward:
+            # In dy, or in x of a weight gradient: at the ends of rows, planes and images.
+            x[0, 0, -1, x.shape[3] // 2] = math.inf
+            x[-1, -1, x.shape[2] // 2, -1] = -math.inf
+            x[0, -1, 0, 0] = math.nan
+            return x, w, bias
         # Zeros for the inf of x and the NaN of w to be multiplied with: the products are NaN.
         w[0, 0] = 0
         x[0, problem.C - problem.C // problem.groups, problem.H // 2] = 0
@@ -320,8 +328,8 @@ def integers(
     # The number of integers that y's dtype can hold exactly.
     exact = 2 / torch.finfo(format.y.torch_dtype).eps
     channels = problem.C // problem.groups
-    if mixes or channels == 1:
-        top = max(1, min(31, math.isqrt(int(exact / (problem.gemm_k + 1)))))
+    if mixes or channels == 1 or not problem.computation.is_forward:
+        top = max(1, min(31, math.isqrt(int(exact / (problem.terms + 1)))))
         return _whole(x, top), _whole(w, top), _whole(bias, top)
     pairs = channels // 2
     taps = problem.R * problem.S
@@ -331,7 +339,7 @@ def integers(
     little = max(1, min(63, addend // top))
     # x must be exact in its dtype and in TF32, and all sums in fp32.
     exact_in_x = min(2 / torch.finfo(format.x.torch_dtype).eps, 2**11)
-    exact_in_sum = 2**22 / (problem.gemm_k * top)
+    exact_in_sum = 2**22 / (problem.terms * top)
     most = max(0, int(min(exact_in_x, exact_in_sum)) - 1 - little)
     by_group = (problem.groups, channels)
     large = _whole(x, most).unflatten(1, by_group)

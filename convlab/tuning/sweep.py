@@ -121,7 +121,7 @@ def sweep(
     grid = _grid(tunables)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     kernels = [kernel.tuned(point) for point in points]
-    wholes = members(problems)[0]
+    wholes = [kernel.asked(each) for each in members(problems)[0]]
     fitted = [fit(problem, [kernel]) for problem in wholes]
     notes = list(dict.fromkeys(note for _, note in fitted if note))
     quiet = {"leave": False, "disable": not progress}

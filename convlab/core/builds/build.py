@@ -66,7 +66,7 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
             libraries=["-lcublas"] if _uses_cublas(source) else [],
             library_folders=[toolchain.link_dir()],
             cuda=cuda,
-            entry="conv2d",
+            entry=source.entry,
         )
         return compile_library(compilation, folder)
 

@@ -33,8 +33,12 @@ CXX_FLAGS = ["-std=c++17", "-w"]
 LINK_FLAGS = ["-Wl,--as-needed", "-lstdc++", "-Wl,-z,defs"]
 # The prefix of libraries that must not be loaded.
 _OURS = "convlab_"
-# The number of parameters of conv2d.
-_PARAMETERS = 8
+# The parameters of the entry points that compute.
+_PARAMETERS = {
+    "conv2d": "problem, x, w, bias, y, workspace, workspace_bytes, stream",
+    "conv2d_data_gradient": "problem, dy, w, dx, workspace, workspace_bytes, stream",
+    "conv2d_weight_gradient": "problem, x, dy, dw, workspace, workspace_bytes, stream",
+}
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ def compile_library(compilation: Compilation, folder: Path) -> BuildOutput:
     entry = compilation.entry
     if entry and entry not in exported(library):
         raise _no_entry(source, entry)
-    if entry == "conv2d":
-        _check_signature(source)
+    if entry in _PARAMETERS:
+        _check_signature(source, entry)
     return BuildOutput(library)
 
 
@@ -133,23 +137,25 @@ def _no_entry(source: Source, entry: str) -> BuildError:
     )
 
 
-def _check_signature(source: Source) -> None:
-    """Raise BuildError if conv2d has another result or parameters, which no linker checks."""
+def _check_signature(source: Source, entry: str) -> None:
+    """Raise BuildError if an entry point has another result or parameters: no linker checks that."""
     text = uncommented(source.text)
-    entry = r"\bCONVLAB_ENTRY\s+([\w\s]+?)[\s*]*\bconv2d\s*\(([^()]*)\)"
-    for definition in re.finditer(entry, text):
+    parameters = _PARAMETERS[entry]
+    needed = parameters.count(",") + 1
+    pattern = rf"\bCONVLAB_ENTRY\s+([\w\s]+?)[\s*]*\b{entry}\s*\(([^()]*)\)"
+    for definition in re.finditer(pattern, text):
         line = text.count("\n", 0, definition.start()) + 1
         result = definition[1]
         count = definition[2].count(",") + 1
         if result in ("void", "int", "bool", "cudaError_t"):
             mismatch = f"returns {result}, but must return const char*: an error text, or nullptr"
-        elif count != _PARAMETERS:
-            mismatch = f"has {count} parameters, but must have {_PARAMETERS}"
+        elif count != needed:
+            mismatch = f"has {count} parameters, but must have {needed}"
         else:
             return
         raise BuildError(
-            f"{source.label}:{line}: conv2d {mismatch}; declare it as in kernels/convlab.cuh: "
-            "const char* conv2d(problem, x, w, bias, y, workspace, workspace_bytes, stream)"
+            f"{source.label}:{line}: {entry} {mismatch}; declare it as in kernels/convlab.cuh: "
+            f"const char* {entry}({parameters})"
         )
 
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..kernel.catalog import KERNEL_DIR
+from ..errors import CatalogError
+from ..kernel.catalog import KERNEL_DIR, parse_header
+from ..problem.computation import COMPUTATIONS, FORWARD
 from .plain_paths import plain
 
 INCLUDE = re.compile(
@@ -35,6 +37,16 @@ class Source:
         with contextlib.suppress(ValueError):
             return str(self.path.relative_to(KERNEL_DIR.parent))
         return str(self.path)
+
+    @property
+    def entry(self) -> str:
+        """The entry point that the file must define, according to its header."""
+        try:
+            computes = parse_header(self.text, self.label).computes
+        except CatalogError:
+            # Whoever needs the header reports its mistake.
+            computes = FORWARD.name
+        return COMPUTATIONS[computes].entry
 
     @property
     def folder(self) -> Path:

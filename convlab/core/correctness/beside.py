@@ -53,10 +53,12 @@ _SECONDS = 30.0
 def problems_beside(kernel: Runnable, given: Sequence[Problem] | None) -> list[Problem]:
     """Return the problems to simulate beside a GPU; `given` is None for a default check."""
     if given is None:
-        candidates = [named_problem(f"awkward.{name}") for name in _NAMES]
+        candidates = [kernel.asked(named_problem(f"awkward.{name}")) for name in _NAMES]
         # A kernel for pointwise or depthwise convolutions supports few of these.
-        others = [*named_problems("awkward"), *named_problems("limits")]
-        candidates += [each for each in others if each.macs <= _MACS and max(each.y_shape) <= _LONG]
+        others = map(kernel.asked, [*named_problems("awkward"), *named_problems("limits")])
+        candidates += [
+            each for each in others if each.macs <= _MACS and max(each.output_shape) <= _LONG
+        ]
     else:
         candidates = [problem.scaled(_MACS) for problem in given]
     supported = [each for each in dict.fromkeys(candidates) if not kernel.unsupported(each)]

@@ -188,6 +188,8 @@ def check(
     # An invalid problem is reported before the kernel is compiled.
     given = None if problem is None else members(problem)
     resolved = resolve(kernel)
+    if given is not None:
+        given = [resolved.asked(each) for each in given[0]], given[1]
     if given is None and (report := resolved.own_report()) is not None:
         return report
     if given is not None and not given[1]:
@@ -459,9 +461,9 @@ def _result_of(future: Future[Report | str]) -> Report | str:
 def _check_by_default(checker: Checker, count: int) -> Reports:
     """Check a kernel on fixed and generated problems, then in unusual settings."""
     kernel = checker.kernel
-    fixed = [problem for name in _SETS for problem in named_problems(name)]
+    fixed = [kernel.asked(problem) for name in _SETS for problem in named_problems(name)]
     if kernel.counts:
-        fixed = [problem for problem in fixed if math.prod(problem.y_shape) < _SIM_OUTPUTS]
+        fixed = [problem for problem in fixed if math.prod(problem.output_shape) < _SIM_OUTPUTS]
     needed = checker.stricter.needed(fixed)
     repeated = len(fixed) - len(needed)
     generated = checker.stricter.problems(count, checker.seed)
@@ -484,8 +486,8 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
 
 def _with_largest(reports: Reports) -> Reports:
     """Note the largest x or y that was tried, if an int can hold its number of elements."""
-    x = max((math.prod(report.problem.x_shape) for report in reports), default=0)
-    y = max((math.prod(report.problem.y_shape) for report in reports), default=0)
+    x = max((math.prod(report.problem.first_shape) for report in reports), default=0)
+    y = max((math.prod(report.problem.output_shape) for report in reports), default=0)
     if min(x, y) >= _INT:
         return reports
     most = f"a y of more than {y:,}" if x >= _INT else f"an x or y of more than {max(x, y):,}"
@@ -494,9 +496,9 @@ def _with_largest(reports: Reports) -> Reports:
 
 def _is_long(problem: Problem) -> bool:
     """Return whether a dimension, the number of outputs or the number of their rows is large."""
-    sizes = *problem.x_shape, *problem.w_shape, *problem.y_shape
+    sizes = *problem.first_shape, *problem.second_shape, *problem.output_shape
     rows = problem.N * problem.groups * problem.P
-    return max(sizes) > _LONG or math.prod(problem.y_shape) > _MANY or rows > _ROWS
+    return max(sizes) > _LONG or math.prod(problem.output_shape) > _MANY or rows > _ROWS
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:

@@ -97,14 +97,15 @@ def _examine(
     kernel: Runnable, problem: Problem, seed: int, notes: tuple[str, ...], setting: Setting
 ) -> Report:
     expected = setting.reference(kernel, problem, seed)
-    allowed = reference.tolerance(kernel.precision, problem.gemm_k, math.prod(problem.y_shape))
+    allowed = reference.tolerance(kernel.precision, problem.terms, math.prod(problem.output_shape))
     bound = setting.bound(allowed, kernel, expected.rms)
 
     offsets = setting.offsets
     guards = Guards(offsets.y, offsets.workspace)
+    names = problem.computation.names
     inputs = [
-        guards.place(name, tensor, getattr(offsets, name))
-        for name, tensor in zip(("x", "w", "bias"), expected.inputs, strict=True)
+        guards.place(names[place], tensor, getattr(offsets, place))
+        for place, tensor in zip(("x", "w", "bias"), expected.inputs, strict=True)
     ]
     launch = kernel.prepare(problem, *inputs, allocate=guards.allocate)
     guards.name(launch)
@@ -132,7 +133,7 @@ def _examine(
         changed = [*findings_of(error)]
     failures += changed
     failures += guards.violations()
-    failures += output.changed_inputs(launch.inputs, pristine)
+    failures += output.changed_inputs(launch, pristine)
     runs.launch_findings += launch.findings
 
     report = reported(
@@ -165,7 +166,7 @@ def _run_and_compare(
         poisoned = _run(launch, setting, earlier)
         seconds = time.perf_counter() - started
         counters = launch.counters
-        failures += output.changed_inputs(launch.inputs, pristine)
+        failures += output.changed_inputs(launch, pristine)
         launch_findings += launch.findings
         y = setting.comparable(launch.y, expected, launch.runnable)
         compared = OutputComparison(expected, y, bound, poisoned)
@@ -194,16 +195,17 @@ def _with_lines(failures: list[Finding], launch: Launch) -> list[Finding]:
     """Add to incorrect outputs the source line that stored them, if the simulator recorded it."""
     if not failures:
         return []
+    output_name = launch.problem.computation.output
     stores = [
         (row["file"], row["line"])
         for row in launch.lines
-        if row["array"] == "y" and row["kind"] != "load"
+        if row["array"] == output_name and row["kind"] != "load"
     ]
     stores = list(dict.fromkeys(stores))
     located = []
     for failure in failures:
         places = stores
-        if len(stores) > 1 and failure.index is not None and failure.array == "y":
+        if len(stores) > 1 and failure.index is not None and failure.array == output_name:
             # Several lines store y: find the one that stored this word.
             word = (launch.y[failure.index].data_ptr() - launch.y.data_ptr()) // 4
             places = [place for first, *place in launch.stored if first <= word][-1:]
@@ -248,8 +250,8 @@ def failed(
     kernel: Runnable, problem: Problem, error: LaunchError, setting: Setting = ORDINARY
 ) -> Report:
     """Return the report of a kernel that crashed or hung."""
-    outputs = math.prod(problem.y_shape)
-    bound = reference.tolerance(kernel.precision, problem.gemm_k, outputs)
+    outputs = math.prod(problem.output_shape)
+    bound = reference.tolerance(kernel.precision, problem.terms, outputs)
     return reported(
         kernel,
         problem,
@@ -351,15 +353,16 @@ def _run_again(launch: Launch, compared: OutputComparison, notes: list[str]) -> 
     count, index = output.changed_outputs(launch.y, first)
     if not count:
         return []
-    shape = launch.problem.y_shape
+    shape = launch.problem.output_shape
+    computation = launch.problem.computation
     place = ", ".join(map(str, np.unravel_index(index, shape)))
     changed = output.counted_outputs(count, first.numel(), "has", "have")
     text = (
         f"{changed} other bits in a second run on the same data, the first "
-        f"at (n, k, p, q) = ({place}): a race, a read of memory that nothing wrote, or "
+        f"at {computation.symbol} = ({place}): a race, a read of memory that nothing wrote, or "
         "sums by atomics in a changing order (then declare `atomics: yes` in the header)"
     )
-    return [output.error_finding("not repeatable", text, "y", index, shape)]
+    return [output.error_finding("not repeatable", text, computation.output, index, shape)]
 
 
 def _compare_again(launch: Launch, compared: OutputComparison) -> list[Finding]:
@@ -372,8 +375,9 @@ def _compare_again(launch: Launch, compared: OutputComparison) -> list[Finding]:
         f"{again.wrong:,} outputs are incorrect in a second run on the same data, and correct in the "
         "first: a race, or memory that the kernel expects unchanged since an earlier call"
     )
-    shape = launch.problem.y_shape
-    return [output.error_finding("not repeatable", text, "y", again.first_wrong, shape)]
+    shape = launch.problem.output_shape
+    name = launch.problem.computation.output
+    return [output.error_finding("not repeatable", text, name, again.first_wrong, shape)]
 
 
 def _check_on_default_stream(report: Report, launch: Launch, expected: Reference) -> Report:
@@ -390,7 +394,7 @@ def _check_on_default_stream(report: Report, launch: Launch, expected: Reference
                 return report
     text = (
         "correct only when everything runs on the default stream: the kernel launches work on "
-        "another stream than `stream`, conv2d's last argument"
+        "another stream than `stream`, the last argument of the entry point"
     )
     findings = output.error_finding("wrong stream", text), *report.findings
     return dataclasses.replace(report, findings=findings)

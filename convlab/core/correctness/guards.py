@@ -51,7 +51,12 @@ class Guards:
 
     def name(self, launch: Launch) -> None:
         """Set the names of the tensors that `allocate` returned: y, workspace, prepared filter."""
-        parts = {"y": launch.y, "workspace": launch.workspace, "the filter's plan": launch.plan}
+        output_name = launch.problem.computation.output
+        parts = {
+            output_name: launch.y,
+            "workspace": launch.workspace,
+            "the filter's plan": launch.plan,
+        }
         for name, tensor in parts.items():
             if tensor is not None:
                 self._names.setdefault(tensor.data_ptr(), name)

@@ -52,10 +52,11 @@ def poison(launch: Launch) -> bool:
     return launch.y is not None
 
 
-def changed_inputs(inputs: Inputs, pristine: Inputs) -> list[Finding]:
-    """Return a finding for each of x, w and bias that changed, and restore it from its copy."""
+def changed_inputs(launch: Launch, pristine: Inputs) -> list[Finding]:
+    """Return a finding for each input that changed, and restore it from its copy."""
     findings = []
-    for name, now, then in zip(("x", "w", "bias"), inputs, pristine, strict=True):
+    names = (*launch.problem.computation.inputs, "bias")
+    for name, now, then in zip(names, launch.inputs, pristine, strict=True):
         if now is None:
             continue
         changed, first = _count([(_bits(now) != _bits(then)).flatten()])
@@ -145,7 +146,8 @@ class OutputComparison:
         self._examples: list[tuple[tuple[int, ...], float, float]] = []
         # The largest error over its limit so far.
         self._ratio = -1.0
-        N, K, P, Q = self.problem.y_shape
+        N, K, P, Q = self.problem.output_shape
+        self._name = self.problem.computation.output
         self._pixels = torch.zeros(P, Q, dtype=torch.float64, device=y.device)
         self._channels = torch.zeros(N, K, dtype=torch.float64, device=y.device)
         if poisoned:
@@ -180,14 +182,14 @@ class OutputComparison:
     def first_wrong(self) -> int:
         """The flat index of the first incorrect output, or of the first unwritten one."""
         if self._examples:
-            return int(np.ravel_multi_index(self._examples[0][0], self.problem.y_shape))
+            return int(np.ravel_multi_index(self._examples[0][0], self.problem.output_shape))
         return max(self._first, 0)
 
     def _compare(self) -> str:
         """Compare y with its reference; return as text what was compared with what."""
         total = self.y.numel()
         if not total:
-            return "nothing, because y has no elements"
+            return f"nothing, because {self._name} has no elements"
         if not self.reference.whole:
             return self._compare_sample()
         pieces = self.reference.pieces
@@ -204,7 +206,7 @@ class OutputComparison:
         errors, limits = self._errors(sampled, expected, self.bound)
         self.error = self._normwise(float(errors.square().sum()), expected.numel())
         self._nearest(errors, limits)
-        loose_bound = self.bound + tolerance("fp32", self.problem.gemm_k)
+        loose_bound = self.bound + tolerance("fp32", self.problem.terms)
         for first, piece in reference.approximate():
             self._add(first, piece, loose_bound)
         bad = ~(errors <= limits)
@@ -248,9 +250,9 @@ class OutputComparison:
         square = 0.0
         count = len(expected)
         images = slice(first, first + count)
-        pixels = self.problem.P * self.problem.Q
-        planes = max(1, CHUNK[expected.device.type] // (count * pixels))
-        for k in range(0, self.problem.K, planes):
+        _, channels, height, width = self.problem.output_shape
+        planes = max(1, CHUNK[expected.device.type] // max(count * height * width, 1))
+        for k in range(0, channels, planes):
             place = (images, slice(k, k + planes))
             part = expected[:, k : k + planes]
             y = self.y[place].to(part.dtype)
@@ -304,7 +306,9 @@ class OutputComparison:
         if self.unwritten:
             text = f"{counted_outputs(self.unwritten, total, 'was', 'were')} never written"
             findings.append(
-                error_finding("never written", text, "y", self._first, self.problem.y_shape)
+                error_finding(
+                    "never written", text, self._name, self._first, self.problem.output_shape
+                )
             )
         if self.wrong:
             first = (
@@ -313,15 +317,19 @@ class OutputComparison:
             lines = [f"{counted_outputs(self.wrong, total, 'is', 'are')} incorrect{first}:"]
             for place, got, expected in self._examples:
                 at = ", ".join(map(str, place))
-                lines.append(f"  (n, k, p, q) = ({at}): got {got:.7g}, expected {expected:.7g}")
+                symbol = self.problem.computation.symbol
+                lines.append(f"  {symbol} = ({at}): got {got:.7g}, expected {expected:.7g}")
             first = self._examples[0][0]
-            findings.append(Finding("wrong result", "\n".join(lines), array="y", index=first))
+            findings.append(
+                Finding("wrong result", "\n".join(lines), array=self._name, index=first)
+            )
         return findings
 
     def patterns(self, precision: str) -> list[str]:
         """Return lines on what the incorrect outputs have in common, or those of a sample."""
         describe = rooms.provided("patterns", "of_outputs")
-        if describe is None or not self.y.numel():
+        # The patterns compare with sums of a forward convolution.
+        if describe is None or not self.y.numel() or not self.problem.computation.is_forward:
             return []
         return describe(self._evidence(precision))
 
@@ -346,7 +354,7 @@ class OutputComparison:
 
         def expected_at(places: np.ndarray) -> np.ndarray:
             if whole:
-                return values[np.ravel_multi_index(tuple(places.T), problem.y_shape)]
+                return values[np.ravel_multi_index(tuple(places.T), problem.output_shape)]
             return reference.at(torch.from_numpy(places)).cpu().numpy()
 
         x, w, _ = reference.inputs

@@ -16,8 +16,15 @@ from ..errors import ProblemError
 from ..kernel.data import Device, Inputs, chunks, full_precision, inputs, match, padded  # noqa: F401
 from ..kernel.libraries import baseline
 from ..machine.device import available_bytes
+from ..problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
+from .gradient_truth import (
+    data_gradient,
+    data_gradient_at,
+    weight_gradient,
+    weight_gradient_at,
+)
 
 # Up to this many multiply-adds (about a second's work) and outputs, all outputs are computed in
 # float64. For a larger problem a sample of them is.
@@ -25,6 +32,10 @@ TRUTH_MACS = {"cpu": 2_000_000_000, "cuda": 50_000_000_000}
 TRUTH_OUTPUTS = {"cpu": 1 << 26, "cuda": 1 << 27}
 # The size of such a sample.
 SAMPLED = 100_000
+# The smallest such sample, if each output is a long sum; a gathered product takes about so many times
+# as long as one of a convolution.
+_LEAST_SAMPLED = 64
+_GATHERED = 4
 # The number of outputs that are compared at once.
 CHUNK = {"cpu": 1 << 22, "cuda": 1 << 25}
 # An x with more elements is never read as a whole.
@@ -45,27 +56,32 @@ UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-10, "bf16": 2.0**-8, "fp16": 2.
 def truth(
     problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None = None, where: Tensor | None = None
 ) -> Tensor:
-    """Return the convolution in float64, computed on x's device with a bounded amount of memory.
+    """Return the output in float64, computed on the inputs' device with a bounded amount of memory.
 
     Without `where` the result is the whole output with shape (N, K, P, Q), from torch's float64
     convolution. `where` is an integer tensor (M, 4) of positions (n, k, p, q). Then the result has
     shape (M,), and each output is a dot product of a gathered patch and a filter: an independent
     way to compute it. If the problem has a ReLU, it is applied last.
+
+    For a gradient, `x` and `w` are its two inputs, and the result is dx or dw.
     """
+    if not problem.computation.is_forward:
+        match(problem, x, w, bias)
+        return _gradient(problem, x.detach(), w.detach(), where)
     if problem.relu:
         return truth(dataclasses.replace(problem, relu=False), x, w, bias, where).relu_()
     match(problem, x, w, bias)
     if where is None and x.numel() > _MANY:
         # Problems with such an x have few outputs, which read few of its elements.
-        where = sample(problem, math.prod(problem.y_shape), device=x.device)
-        return truth(problem, x, w, bias, where).view(problem.y_shape)
+        where = sample(problem, math.prod(problem.output_shape), device=x.device)
+        return truth(problem, x, w, bias, where).view(problem.output_shape)
     x = x.detach()
     w = w.detach()
     bias = None if bias is None else bias.detach().double()
     if where is not None:
         return _truth_at(problem, x, w, bias, where.to(x.device))
     w = w.double()
-    y = torch.empty(problem.y_shape, dtype=torch.float64, device=x.device)
+    y = torch.empty(problem.output_shape, dtype=torch.float64, device=x.device)
     options = (None, problem.stride, 0, problem.dilation, problem.groups)
     # torch uses im2col on a CPU: that is the memory of one output position.
     columns = problem.C * problem.R * problem.S + problem.K
@@ -73,6 +89,20 @@ def truth(
         part = padded(problem, x, images, rows).double()
         y[images, :, rows] = F.conv2d(part, w, *options)
     return y if bias is None else y.add_(bias.view(1, -1, 1, 1))
+
+
+def _gradient(problem: Problem, first: Tensor, second: Tensor, where: Tensor | None) -> Tensor:
+    """Return a gradient in float64: all of it, or at some positions."""
+    whole, at = _GRADIENTS[problem.computes]
+    if where is None:
+        return whole(problem, first, second)
+    return at(problem, first, second, where.to(first.device))
+
+
+_GRADIENTS = {
+    DATA_GRADIENT.name: (data_gradient, data_gradient_at),
+    WEIGHT_GRADIENT.name: (weight_gradient, weight_gradient_at),
+}
 
 
 def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where: Tensor) -> Tensor:
@@ -85,7 +115,7 @@ def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where
     r = r.view(-1, 1)
     values = torch.empty(len(where), dtype=torch.float64, device=x.device)
     # Each element of a patch needs 40 bytes of temporaries.
-    step = max(1, CHUNK_BYTES // (40 * problem.gemm_k))
+    step = max(1, CHUNK_BYTES // (40 * problem.terms))
     for start in range(0, len(where), step):
         n, k, p, q = where[start : start + step].long().view(-1, 4, 1, 1, 1).unbind(1)
         channel = k // (problem.K // problem.groups) * per_group + c
@@ -110,8 +140,8 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
     the last n and k. The others are uniformly random. The result is an int64 tensor (M, 4) of
     (n, k, p, q) in memory order, without duplicates. It depends on the seed, not on the device.
     """
-    shape = problem.y_shape
-    total = math.prod(problem.y_shape)
+    shape = problem.output_shape
+    total = math.prod(problem.output_shape)
     generator = torch.Generator().manual_seed(seed)
 
     def draw(high: int, size: int) -> Tensor:
@@ -224,7 +254,7 @@ class Reference:
         self.inputs = inputs
         self._seed = seed
         kind = inputs[0].device.type
-        outputs = math.prod(problem.y_shape)
+        outputs = math.prod(problem.output_shape)
         self.whole = problem.macs <= TRUTH_MACS[kind] and outputs <= TRUTH_OUTPUTS[kind]
         self.pieces: list[tuple[int, Tensor]] = []
         self.rms = 0.0
@@ -252,7 +282,11 @@ class Reference:
     @functools.cached_property
     def where(self) -> Tensor:
         """The sampled positions, an int64 tensor (M, 4) of (n, k, p, q)."""
-        return sample(self.problem, SAMPLED, self._seed, self.inputs[0].device)
+        device = self.inputs[0].device
+        # An element of a weight gradient is a sum over all pixels, so fewer of them are computed.
+        affordable = TRUTH_MACS[device.type] // (_GATHERED * self.problem.terms)
+        count = min(SAMPLED, max(_LEAST_SAMPLED, affordable))
+        return sample(self.problem, count, self._seed, device)
 
     @functools.cached_property
     def values(self) -> Tensor:
@@ -278,9 +312,16 @@ class Reference:
             yield first, launch.y
 
     def _parts(self, problem: Problem) -> Iterator[tuple[int, Problem, Inputs]]:
-        """Yield for each piece, some images of the problem: first image, problem, tensors."""
+        """Yield for each piece, some images of the problem: first image, problem, tensors.
+
+        A weight gradient is one piece.
+        """
         x, w, bias = self.inputs
-        images = max(1, CHUNK[x.device.type] // math.prod(problem.y_shape[1:]))
+        if problem.computes == WEIGHT_GRADIENT.name:
+            # Each of its elements is a sum over all images.
+            yield 0, problem, self.inputs
+            return
+        images = max(1, CHUNK[x.device.type] // math.prod(problem.output_shape[1:]))
         for first in range(0, len(x), images):
             part = x[first : first + images]
             yield first, dataclasses.replace(problem, N=len(part)), (part, w, bias)

@@ -342,7 +342,7 @@ class Report(Result):
                 "outputs were compared"
             )
         return charts.error_map(
-            self.pixels, self.channels, self.problem.y_shape, self.sentence, self.patterns
+            self.pixels, self.channels, self.problem.output_shape, self.sentence, self.patterns
         )
 
 

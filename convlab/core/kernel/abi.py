@@ -21,10 +21,14 @@ Address = int | None
 _EMPTY = '{} returned "", an error without a text: return nullptr if all is well'
 _SIZE = ctypes.c_size_t
 _POINTER = ctypes.c_void_p
-# The result and the arguments of each entry point. A file must define conv2d; the next three are
-# optional. The build for CUDA adds the last one.
+# The entry points that compute; a file defines one of them. A convolution gets a bias, too.
+_COMPUTING = ("conv2d", "conv2d_data_gradient", "conv2d_weight_gradient")
+# The result and the arguments of each entry point. A file must define one of the first three; the
+# next three are optional. The build for CUDA adds the last one.
 _SIGNATURES = {
     "conv2d": (ctypes.c_char_p, [_POINTER] * 6 + [_SIZE, _POINTER]),
+    "conv2d_data_gradient": (ctypes.c_char_p, [_POINTER] * 5 + [_SIZE, _POINTER]),
+    "conv2d_weight_gradient": (ctypes.c_char_p, [_POINTER] * 5 + [_SIZE, _POINTER]),
     "conv2d_workspace": (_SIZE, [_POINTER, _SIZE]),
     "conv2d_plan": (_SIZE, [_POINTER]),
     "conv2d_prepare": (ctypes.c_char_p, [_POINTER] * 4),
@@ -79,24 +83,35 @@ class EntryPoints:
         """Write the prepared filter to `plan`, which replaces w; return an error text or None."""
         return self._call("conv2d_prepare", w, plan, stream)
 
-    def conv2d(
+    @property
+    def computing(self) -> str:
+        """The name of the entry point that computes: "conv2d", or that of a gradient."""
+        return next((name for name in _COMPUTING if name in self._functions), _COMPUTING[0])
+
+    def compute(
         self,
-        x: Address,
-        w: Address,
+        first: Address,
+        second: Address,
         bias: Address,
-        y: Address,
+        output: Address,
         workspace: Address,
         workspace_bytes: int,
         stream: Address = None,
     ) -> str | None:
-        """Launch the kernel; return an error text or None."""
-        return self._call("conv2d", x, w, bias, y, workspace, workspace_bytes, stream)
+        """Launch the kernel; return an error text or None.
+
+        `first`, `second` and `output` are x, w and y; of a data gradient dy, w and dx; of a weight
+        gradient x, dy and dw. A gradient has no bias.
+        """
+        inputs = [first, second, bias] if self.computing == "conv2d" else [first, second]
+        return self._call(self.computing, *inputs, output, workspace, workspace_bytes, stream)
 
     def _call(self, name: str, *arguments: object) -> str | None:
         """Call an entry point; return its error text, or the text of the launch error, or None."""
         function = self._functions.get(name)
         if function is None:
-            return f"the file has conv2d_plan, but no {name}"
+            missing = name if name in _COMPUTING else f"{name}, which conv2d_plan needs"
+            return f"the file defines no {missing}"
         error = function(self._problem, *arguments)
         last_error = self._functions.get("convlab_launch_error")
         if last_error is not None:

@@ -17,6 +17,7 @@ from ..arguments import end_of, hint, nearest, readable, shown
 from ..arguments import path as valid_path
 from ..defaults import BASELINES
 from ..errors import CatalogError, ProblemError
+from ..problem.computation import COMPUTATIONS, FORWARD, Computation
 from ..problem.format import FLOAT32, Format, parse_format
 from ..problem.problem import EPILOGUE, Problem
 
@@ -72,6 +73,8 @@ class Header:
         does; "image" if it does so for a whole image.
     atomics : bool
         Whether the kernel adds to memory in no fixed order, so that two runs may differ in bits.
+    computes : str
+        "forward", "data gradient" or "weight gradient".
 
     Examples
     --------
@@ -94,6 +97,7 @@ class Header:
     tensors: Format = FLOAT32
     mixes: str | None = None
     atomics: bool = False
+    computes: str = FORWARD.name
 
     def unsupported(self, problem: Problem, sm: int, smem: int) -> str | None:
         """Return the requirement that a problem does not meet, with the actual values; or None.
@@ -106,6 +110,11 @@ class Header:
         smem : int
             The shared memory that a block can have, in bytes.
         """
+        if problem.computes != self.computes:
+            return (
+                f"it computes {_the(self.computes)}, and the problem is {_the(problem.computes)}: "
+                f'use problem.computing("{self.computes}")'
+            )
         if self.arch and not _runs(self.arch, sm):
             return f"its header's `arch:` requires {self.arch} (here sm_{sm})"
         for word in problem.epilogue:
@@ -139,6 +148,10 @@ class Header:
         return None
 
 
+def _the(computes: str) -> str:
+    return "the forward convolution" if computes == FORWARD.name else f"the {computes}"
+
+
 def _evaluate(requirement: str, values: dict[str, int]) -> object:
     # This is safe: a requirement contains only `_TOKEN`s.
     return eval(requirement, {"__builtins__": {}}, values)
@@ -166,6 +179,7 @@ _VALUES = {
     "arch": (r"sm_\d{2,3}[af]?", "like sm_80 or sm_90a"),
     "mixes": (r"[1-9]\d?x[1-9]\d?|image", "like 2x2, or image"),
     "atomics": ("yes|no", "yes or no"),
+    "computes": ("|".join(COMPUTATIONS), " or ".join(COMPUTATIONS)),
     "epilogue": ("none|bias|relu|bias, relu", "none, bias, relu, or bias, relu"),
 }
 
@@ -178,7 +192,9 @@ def parse_header(text: str, path: str | Path) -> Header:
     """
     path = Path(path)
     values: dict[str, object] = {"title": path.stem}
-    for key, (line, value) in _entries(text, path).items():
+    entries = _entries(text, path)
+    _, computes = entries.get("computes", (0, FORWARD.name))
+    for key, (line, value) in entries.items():
         pattern, allowed = _VALUES.get(key, ("", ""))
         if pattern and not re.fullmatch(pattern, value):
             raise CatalogError(f"{path}:{line}: {key} is {shown(value)}; it must be {allowed}")
@@ -186,19 +202,19 @@ def parse_header(text: str, path: str | Path) -> Header:
         if not value:
             continue
         try:
-            values[key] = _parsed(key, value)
+            values[key] = _parsed(key, value, COMPUTATIONS.get(computes, FORWARD))
         except ProblemError as error:
             raise CatalogError(f"{path}:{line}: {key}: {error}") from None
     return Header(**values)  # type: ignore[arg-type]
 
 
-def _parsed(key: str, value: str) -> object:
+def _parsed(key: str, value: str, computes: Computation) -> object:
     """Return the value of a key, converted for `Header`."""
     match key:
         case "supports" | "best":
             return _requirements(value, key)
         case "tensors":
-            return parse_format(value)
+            return parse_format(value, computes)
         case "epilogue":
             return tuple(word for word in EPILOGUE if word in value)
         case "atomics":

@@ -92,12 +92,12 @@ class CudaLaunch(Launch):
             self.prepare_filter()
 
     def __call__(self) -> None:
-        if self.problem.N == 0:
+        if not self.y.numel():
             return
         x, w, bias = self.inputs
         tensors = (x, w if self.plan is None else self.plan, bias, self.y, self.workspace)
         size = 0 if self.workspace is None else self.workspace.numel()
-        self._enter(self._entry.conv2d, *map(_address, tensors), size)
+        self._enter(self._entry.compute, *map(_address, tensors), size)
 
     def prepare_filter(self) -> None:
         if self.plan is not None:
@@ -128,7 +128,7 @@ class CudaLaunch(Launch):
             error.needed = need
             raise error
         stored = self.runnable.format.y
-        shape = self.problem.y_shape
+        shape = self.problem.output_shape
         try:
             y = allocate(stored.in_memory(shape), stored.torch_dtype, device)
             self.y = stored.logical(y)
@@ -140,7 +140,7 @@ class CudaLaunch(Launch):
             size = stored.itemsize * math.prod(shape)
             free = torch.cuda.mem_get_info(device)[0]
             raise LaunchError(
-                f"not enough GPU memory: y needs {size / 2**30:.2f} GiB and {self.runnable.name}'s "
+                f"not enough GPU memory: {self.problem.computation.output} needs {size / 2**30:.2f} GiB and {self.runnable.name}'s "
                 f"workspace {(need + plan) / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free; "
                 "lower load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
                 kind="out of memory",

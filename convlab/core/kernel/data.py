@@ -26,9 +26,10 @@ _CASTS = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat
 def inputs(
     problem: Problem, seed: int = 0, device: Device = "cpu", format: Format = FLOAT32
 ) -> Inputs:
-    """Return x, w and bias (or None) with normally distributed numbers.
+    """Return the first and the second input, and bias or None, with normally distributed numbers.
 
-    x and bias are standard normal. w is divided by sqrt(gemm_k), so that y is of order 1. The same
+    The second input is divided by the root of `Problem.terms`, so that the output is of order 1. The
+    others are standard normal. The same
     seed and kind of device give the same numbers. For another format than `FLOAT32` they are
     rounded to its dtypes and stored in its layouts.
     """
@@ -37,9 +38,9 @@ def inputs(
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
 
-    w = normal(*problem.w_shape) / math.sqrt(problem.gemm_k)
+    w = normal(*problem.second_shape) / math.sqrt(problem.terms)
     bias = normal(problem.K) if problem.bias else None
-    x = normal(*problem.x_shape)
+    x = normal(*problem.first_shape)
     return placed((x, w, bias), format)
 
 
@@ -202,14 +203,15 @@ def unreadable(name: str, tensor: Tensor) -> str:
 
 def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
     """Raise ProblemError unless the tensors have the problem's shapes and are on one device."""
-    shapes = (problem.x_shape, problem.w_shape, (problem.K,) if problem.bias else None)
-    for name, tensor, expected in zip(("x", "w", "bias"), (x, w, bias), shapes, strict=True):
+    shapes = (problem.first_shape, problem.second_shape, (problem.K,) if problem.bias else None)
+    names = (*problem.computation.inputs, "bias")
+    for name, tensor, expected in zip(names, (x, w, bias), shapes, strict=True):
         shape = None if tensor is None else tuple(tensor.shape)
         if shape != expected:
             raise ProblemError(f"{name} has shape {shape}, but {problem.label} needs {expected}")
         if tensor is not None and tensor.device != x.device:
             raise ProblemError(
-                f"{name} is on {tensor.device} and x on {x.device}; move one of them"
+                f"{name} is on {tensor.device} and {names[0]} on {x.device}; move one of them"
             )
 
 

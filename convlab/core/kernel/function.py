@@ -92,7 +92,7 @@ class FunctionLaunch(Launch):
 
     def __init__(self, runnable: Function, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
-        self.y = inputs[0].new_empty(problem.y_shape)
+        self.y = inputs[0].new_empty(problem.output_shape)
 
     def __call__(self) -> None:
         # Free the last y, so that torch can use its memory again.
@@ -130,7 +130,7 @@ class FunctionLaunch(Launch):
         if type(y) is not Tensor:
             raise LaunchError(f"{name} returned a {type(y).__name__}, not a plain torch.Tensor")
         returned = (tuple(y.shape), y.dtype, y.device)
-        needed = (self.problem.y_shape, torch.float32, self.inputs[0].device)
+        needed = (self.problem.output_shape, torch.float32, self.inputs[0].device)
         if returned != needed:
             facts = "{}, {} on {}"
             raise LaunchError(

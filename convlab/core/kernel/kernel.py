@@ -159,6 +159,11 @@ class Kernel(CallableRunnable):
         return self.header.tensors
 
     @property
+    def computes(self) -> str:  # type: ignore[override]
+        """What the kernel computes, according to the header."""
+        return self.header.computes
+
+    @property
     def mixes(self) -> str | None:
         """The tile of outputs that share sums ("2x2" or "image") in the header, or None."""
         return self.header.mixes

@@ -1,6 +1,7 @@
 """The baselines: the convolutions of cuDNN and torch, each with a fixed precision class."""
 
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from .. import arguments
 from ..defaults import BASELINES
 from ..errors import UnsupportedError
+from ..problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
 from ..problem.format import FLOAT32, Format, parse_format
 from ..problem.problem import Problem
 from .call import CallableRunnable
@@ -38,6 +40,14 @@ class Baseline(CallableRunnable):
     engine: str
     device: torch.device
     library = True
+    # All of them: what the problem asks for.
+    computes = None
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return why the baseline does not support a problem, or None if it does."""
+        if self.name == "torch:im2col" and not problem.computation.is_forward:
+            return f"it computes no {problem.computes}; torch:cpu does"
+        return None
 
     @property
     def format(self) -> Format:  # type: ignore[override]
@@ -59,6 +69,7 @@ class Baseline(CallableRunnable):
         require(self, x, w, bias)
         match(problem, x, w, bias)
         require_memory(x, w, bias)
+        self.accept(problem)
         layout = torch.contiguous_format
         if self.name.endswith("channels_last"):
             layout = torch.channels_last
@@ -67,6 +78,10 @@ class Baseline(CallableRunnable):
         bias = None if bias is None else bias.detach()
         if self.name == "torch:im2col":
             return Im2colLaunch(self, problem, (x, w, bias))
+        if problem.computes == DATA_GRADIENT.name:
+            return DataGradientLaunch(self, problem, (x, w, bias))
+        if problem.computes == WEIGHT_GRADIENT.name:
+            return WeightGradientLaunch(self, problem, (x, w, bias))
         return ConvLaunch(self, problem, (x, w, bias))
 
 
@@ -103,7 +118,7 @@ class ConvLaunch(Launch):
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
-        self.y = inputs[0].new_empty(problem.y_shape)
+        self.y = inputs[0].new_empty(problem.output_shape)
         self._arguments = (
             problem.stride,
             problem.padding,
@@ -132,6 +147,71 @@ class ConvLaunch(Launch):
             self.y.relu_()
 
 
+class DataGradientLaunch(ConvLaunch):
+    """Call the same function for a transposed convolution, which cuDNN computes as a data gradient."""
+
+    def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
+        super().__init__(runnable, problem, inputs)
+        stride, padding, dilation, _, _, *rest = self._arguments
+        self._arguments = (stride, padding, dilation, True, problem.output_padding, *rest)
+
+
+class WeightGradientLaunch(Launch):
+    """Call the function with which torch's autograd computes a weight gradient.
+
+    It takes cuDNN's flags from the process, so that they are set for each call.
+    """
+
+    def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
+        super().__init__(runnable, problem, inputs)
+        x, dy, _ = inputs
+        self.y = x.new_empty(problem.output_shape)
+        # Only the shape and the strides of the filter are read.
+        layout = torch.contiguous_format
+        if runnable.name.endswith("channels_last"):
+            layout = torch.channels_last
+        self._filter = torch.empty_like(self.y, memory_format=layout)
+        self._arguments = (
+            None,
+            problem.stride,
+            problem.padding,
+            problem.dilation,
+            False,
+            (0, 0),
+            problem.groups,
+            # Of x, w and bias, only the gradient of w.
+            (False, True, False),
+        )
+        on_cpu = runnable.device.type == "cpu"
+        self._pinned = full_precision if on_cpu else _searching(runnable.precision == "tf32")
+
+    def __call__(self) -> None:
+        # Free the last result, so that torch can use its memory again.
+        self.y = None
+        x, dy, _ = self.inputs
+        with self._pinned():
+            _, self.y, _ = torch.ops.aten.convolution_backward(
+                dy, x, self._filter, *self._arguments
+            )
+
+
+def _searching(tf32: bool) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Return a context manager in which cuDNN searches for its fastest algorithm of a class."""
+
+    @contextlib.contextmanager
+    def pinned() -> Iterator[None]:
+        cudnn = torch.backends.cudnn
+        before = cudnn.benchmark, cudnn.conv.fp32_precision
+        try:
+            cudnn.benchmark = True
+            cudnn.conv.fp32_precision = "tf32" if tf32 else "ieee"
+            yield
+        finally:
+            cudnn.benchmark, cudnn.conv.fp32_precision = before
+
+    return pinned
+
+
 class Im2colLaunch(Launch):
     """Pad, unfold (im2col), multiply matrices, add the bias.
 
@@ -141,13 +221,13 @@ class Im2colLaunch(Launch):
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
         x, w, _ = inputs
-        self._w = w.reshape(problem.groups, problem.K // problem.groups, problem.gemm_k)
+        self._w = w.reshape(problem.groups, problem.K // problem.groups, problem.terms)
         columns = problem.C * problem.R * problem.S
         limit = IM2COL_BYTES // (x.element_size() * (columns + problem.K))
         self._steps = list(chunks(problem, limit))
         rows = [(n.stop - n.start) * (p.stop - p.start) for n, p in self._steps]
         self.workspace = x.new_empty(max(rows, default=0) * problem.Q * columns)
-        self.y = x.new_empty(problem.y_shape)
+        self.y = x.new_empty(problem.output_shape)
 
     def __call__(self) -> None:
         problem = self.problem
@@ -160,7 +240,7 @@ class Im2colLaunch(Launch):
             shape = (len(image), problem.C, problem.R, problem.S, rows.stop - rows.start, problem.Q)
             patches = image.as_strided(shape, (n, c, dh * h, dw * w, sh * h, sw * w))
             matrix = self.workspace[: patches.numel()].view(shape).copy_(patches)
-            matrix = matrix.view(len(image), problem.groups, problem.gemm_k, -1)
+            matrix = matrix.view(len(image), problem.groups, problem.terms, -1)
             y = self.y[images, :, rows]
             # The shape of the products is (n, groups, K/groups, p*Q).
             with full_precision():

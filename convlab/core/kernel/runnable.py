@@ -19,6 +19,7 @@ from ..builds.cache import Build
 from ..builds.source import Source
 from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..machine.gpus import Gpu
+from ..problem.computation import FORWARD
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
 
@@ -141,6 +142,8 @@ class Runnable:
     defines: Mapping[str, int] = MappingProxyType({})
     # All source texts, by name: the file and its headers.
     texts: Mapping[str, str] = MappingProxyType({})
+    # What it computes: "forward", "data gradient", "weight gradient"; None if it computes them all.
+    computes: str | None = FORWARD.name
     # "2x2" if the outputs of each 2x2 tile come from common sums, according to the header.
     mixes: str | None = None
     # Whether two runs may differ in bits, according to the header.
@@ -164,6 +167,15 @@ class Runnable:
     def build(self) -> Build | None:
         """Compile the kernel; return None if there is nothing to compile."""
         return None
+
+    def asked(self, problem: Problem) -> Problem:
+        """Return the problem of the same convolution for what this runnable computes.
+
+        A problem that is already one of the gradients stays what it is.
+        """
+        if self.computes is None or not problem.computation.is_forward:
+            return problem
+        return problem.computing(self.computes)
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why the runnable does not support a problem, or None if it does."""
@@ -223,6 +235,24 @@ class Runnable:
         themselves ignore it.
         """
         raise NotImplementedError
+
+
+def asked_of_all(runnables: Sequence[Runnable], problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems for what the runnables compute, all the same.
+
+    Raises ProblemError if they compute different things, which cannot be compared.
+    """
+    by_what = {each.computes: each.name for each in runnables if each.computes is not None}
+    if len(by_what) > 1:
+        found = ", ".join(f"{name} ({what})" for what, name in by_what.items())
+        raise ProblemError(
+            f"these kernels compute different things, which cannot be compared: {found}; compare "
+            "kernels with the same `computes:` in their headers"
+        )
+    for each in runnables:
+        if each.computes is not None:
+            return [each.asked(problem) for problem in problems]
+    return list(problems)
 
 
 def run(launch: Launch) -> None:

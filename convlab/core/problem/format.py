@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..arguments import shown
 from ..errors import ProblemError
+from .computation import FORWARD, Computation
 from .problem import Problem
 
 if TYPE_CHECKING:
@@ -22,7 +23,19 @@ if TYPE_CHECKING:
 # The name of each dtype in torch, and the size of an element in bytes.
 _DTYPES = {"f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2)}
 # The layouts of each tensor: its dimensions, slowest first. The first layout is torch's default.
-LAYOUTS = {"x": ("NCHW", "NHWC"), "w": ("KCRS", "KRSC"), "y": ("NCHW", "NHWC"), "bias": ("K",)}
+_IMAGES = ("NCHW", "NHWC")
+_FILTERS = ("KCRS", "KRSC")
+LAYOUTS = {
+    "x": _IMAGES,
+    "w": _FILTERS,
+    "y": _IMAGES,
+    "bias": ("K",),
+    "dx": _IMAGES,
+    "dw": _FILTERS,
+    "dy": _IMAGES,
+}
+# The places of a format: the two inputs, the output, and the bias.
+_PLACES = ("x", "w", "y", "bias")
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,11 @@ class Storage:
 
 @dataclass(frozen=True)
 class Format:
-    """The storage of all tensors of a problem. `FLOAT32` is the default."""
+    """The storage of all tensors of a problem. `FLOAT32` is the default.
+
+    `x` and `w` are the first and the second input, and `y` is the output, whatever is computed: the
+    `w` of a weight gradient's format is the storage of dy.
+    """
 
     x: Storage
     w: Storage
@@ -78,14 +95,14 @@ class Format:
 
     def __iter__(self) -> Iterator[tuple[str, Storage]]:
         """Yield (name, storage) for x, w, y and bias."""
-        return iter((name, getattr(self, name)) for name in LAYOUTS)
+        return iter((name, getattr(self, name)) for name in _PLACES)
 
     def in_memory(self, problem: Problem) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor of a problem, in memory order."""
         shapes: dict[str, tuple[int, ...]] = {
-            "x": problem.x_shape,
-            "w": problem.w_shape,
-            "y": problem.y_shape,
+            "x": problem.first_shape,
+            "w": problem.second_shape,
+            "y": problem.output_shape,
             "bias": (problem.K * problem.bias,),
         }
         return {name: storage.in_memory(shapes[name]) for name, storage in self}
@@ -100,7 +117,17 @@ class Format:
         return sum(self.bytes(problem).values())
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {storage.dtype} {storage.layout}" for name, storage in self)
+        return self.describe(FORWARD)
+
+    def describe(self, computes: Computation) -> str:
+        """Return the line of a header, with the names of a computation's tensors."""
+        parts = []
+        for place, storage in self:
+            name = computes.names[place]
+            if name != "bias" or computes.is_forward:
+                layout = "".join(LAYOUTS[name][0][i] for i in storage.order)
+                parts.append(f"{name} {storage.dtype} {layout}")
+        return ", ".join(parts)
 
 
 def _storage(name: str, dtype: str, layout: str) -> Storage:
@@ -109,29 +136,37 @@ def _storage(name: str, dtype: str, layout: str) -> Storage:
     return Storage(dtype, layout, tuple(torch_layout.index(dimension) for dimension in layout))
 
 
-FLOAT32 = Format(*(_storage(name, "f32", layouts[0]) for name, layouts in LAYOUTS.items()))
+FLOAT32 = Format(*(_storage(name, "f32", LAYOUTS[name][0]) for name in _PLACES))
 
 
-def parse_format(text: str) -> Format:
+def parse_format(text: str, computes: Computation = FORWARD) -> Format:
     """Return the format of a line such as "x f16 NHWC, w f16 KRSC, y f16 NHWC".
 
-    A missing tensor or layout is the one of `FLOAT32`. Raises ProblemError for an invalid line.
+    The names are those of the computation's tensors: "dy", "w" and "dx" for a data gradient. A
+    missing tensor or layout is the one of `FLOAT32`. Raises ProblemError for an invalid line.
     """
+    places = {name: place for place, name in computes.names.items()}
+    if not computes.is_forward:
+        del places["bias"]
     storages: dict[str, Storage] = {}
     for part in text.split(","):
         part = part.strip()
         if not part:
             continue
         name, dtype, layout = (*part.split(None, 2), "", "")[:3]
-        allowed = LAYOUTS.get(name, ())
+        allowed = LAYOUTS[name] if name in places else ()
         if allowed and not layout:
             layout = allowed[0]
-        if name in storages or dtype not in _DTYPES or layout not in allowed:
-            layouts = "; ".join(f"{key} {' or '.join(names)}" for key, names in LAYOUTS.items())
+        if places.get(name) in storages or dtype not in _DTYPES or layout not in allowed:
+            layouts = "; ".join(f"{key} {' or '.join(LAYOUTS[key])}" for key in places)
             raise ProblemError(
                 f"cannot read {shown(part)}; write each tensor once, with a dtype "
                 f"({', '.join(_DTYPES)}) and a layout ({layouts}), as in "
-                "'x f16 NHWC, w f16 KRSC, y f16 NHWC, bias f32'"
+                f"'{', '.join(f'{key} f16 {LAYOUTS[key][0]}' for key in places)}'"
             )
-        storages[name] = _storage(name, dtype, layout)
+        place = places[name]
+        # Dimensions are named as those of the place, so that equal orders are equal.
+        order = tuple(LAYOUTS[name][0].index(dimension) for dimension in layout)
+        own = "".join(LAYOUTS[place][0][i] for i in order)
+        storages[place] = _storage(place, dtype, own)
     return Format(**dict(FLOAT32) | storages)

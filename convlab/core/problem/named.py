@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..arguments import choice, hint, several, shown, text
 from ..errors import ProblemError
+from .computation import COMPUTATIONS, FORWARD
 from .problem import DIMENSIONS, EPILOGUE, Problem
 
 PROBLEM_SETS = (
@@ -35,6 +36,7 @@ def problem(name_or_spec: str | Problem) -> Problem:
         - A name: "square", "resnet50.layer2.0.conv2". "wide bias relu" adds a bias and a ReLU.
         - The dimensions: "N=1,C=3,H=32,W=32,K=8,R=3,S=3,stride=2,padding=1x2,bias=1,relu=1".
         - The output of `str(problem)`: "N1 C3 H32 W32 K8 R3 S3 s2 p1x2 d1 g1 bias relu".
+          "data_gradient" or "weight_gradient" at the end asks for a gradient.
 
     Returns
     -------
@@ -128,12 +130,16 @@ def members(argument: Problem | str | Iterable[Problem | str]) -> tuple[list[Pro
 
 def _parse(spec: str, name: str = "") -> Problem:
     """Return the problem of a specification, "N=1,C=3,..." or "N1 C3 ..."."""
-    known = [entry.name for entry in fields(Problem) if entry.name != "name"]
+    known = [entry.name for entry in fields(Problem) if entry.name not in ("name", "computes")]
     values: dict[str, int | tuple[int, ...]] = {}
+    computes = FORWARD.name
     for token in re.split(r"[,\s]+", spec):
         if not token:
             continue
         match = re.fullmatch(r"([A-Za-z]+)(?:=?(-?\d{1,18})(?:x(-?\d{1,18}))?)?", token)
+        if token.replace("_", " ") in COMPUTATIONS:
+            computes = token.replace("_", " ")
+            continue
         key, *digits = filter(None, match.groups()) if match else [token]
         key = _SPEC_KEYS.get(key, key)
         if key not in known or not (digits or key in EPILOGUE):
@@ -156,7 +162,7 @@ def _parse(spec: str, name: str = "") -> Problem:
             f"{shown(spec)} lacks {', '.join(missing)}; give all of N, C, H, W, K, R and S"
         )
     bias, relu = map(bool, flags.values())
-    return Problem(**values, bias=bias, relu=relu, name=name)  # type: ignore[arg-type]
+    return Problem(**values, bias=bias, relu=relu, name=name, computes=computes)  # type: ignore[arg-type]
 
 
 @cache

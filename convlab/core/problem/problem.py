@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from ..arguments import flag, several, shown, text, whole
 from ..errors import ProblemError
+from .computation import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT, Computation, computation
 
 INT32_MAX = 2**31 - 1
 DIMENSIONS = "NCHWKRS"
@@ -25,7 +26,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Problem:
-    """Describe one forward 2-D convolution, as `torch.nn.functional.conv2d` computes it.
+    """Describe one 2-D convolution, as `torch.nn.functional.conv2d` computes it.
 
     It is a cross-correlation. The input x has shape (N, C, H, W), the filter w (K, C/groups, R, S)
     and the output y (N, K, P, Q), with ``P = (H + 2*pad_h - dilation_h*(R-1) - 1) // stride_h + 1``
@@ -48,6 +49,10 @@ class Problem:
         Whether y becomes max(y, 0) after that; NaN stays NaN.
     name : str
         A name for tables and messages.
+    computes : str
+        "forward": y from x and w. "data gradient": dx from dy and w; it is also the transposed
+        convolution (see `transposed`). "weight gradient": dw from x and dy. The other numbers always
+        describe the forward convolution. Gradients have no bias and no ReLU.
 
     Raises
     ------
@@ -77,6 +82,7 @@ class Problem:
     bias: bool = False
     relu: bool = False
     name: str = field(default="", compare=False)
+    computes: str = FORWARD.name
 
     def __post_init__(self) -> None:
         for key in DIMENSIONS:
@@ -90,6 +96,10 @@ class Problem:
         flag(self.bias, "bias")
         flag(self.relu, "relu")
         text(self.name, "name")
+        if self.epilogue and not self.computation.is_forward:
+            raise ProblemError(
+                f"a {self.computes} has no bias and no ReLU: set bias=False and relu=False"
+            )
         for key in "CK":
             if getattr(self, key) % self.groups:
                 raise ProblemError(
@@ -183,14 +193,116 @@ class Problem:
                 )
         return cls(N, C, H, W, K, R, S, stride, padding, dilation, groups, bias, relu, name)
 
+    @classmethod
+    def transposed(
+        cls,
+        x_shape: Iterable[int],
+        w_shape: Iterable[int],
+        stride: int | Pair = 1,
+        padding: int | Pair = 0,
+        output_padding: int | Pair = 0,
+        groups: int = 1,
+        dilation: int | Pair = 1,
+        name: str = "",
+    ) -> Problem:
+        """Return the data gradient that `torch.nn.functional.conv_transpose2d` computes.
+
+        A transposed convolution is the data gradient of a convolution. Its input is dy, and its
+        output dx. A convolution of several heights H may have the same P; `output_padding` says by
+        how many rows and columns H and W exceed the smallest.
+
+        Parameters
+        ----------
+        x_shape, w_shape : sequence of 4 ints
+            The input of conv_transpose2d, here (N, K, P, Q), and its filter (K, C/groups, R, S).
+        stride, padding, output_padding, groups, dilation
+            As in `torch.nn.functional.conv_transpose2d`, in its order.
+        name : str
+            A name for tables and messages.
+
+        Raises
+        ------
+        ProblemError
+            The arguments do not describe a transposed convolution.
+
+        Examples
+        --------
+        >>> problem = convlab.Problem.transposed((1, 8, 5, 5), (8, 4, 3, 3), stride=2, padding=1)
+        >>> problem.output_shape
+        (1, 4, 9, 9)
+        """
+        x_shape = tuple(several(x_shape, "x_shape"))
+        w_shape = tuple(several(w_shape, "w_shape"))
+        if len(x_shape) != 4 or len(w_shape) != 4:
+            raise ProblemError(
+                "a transposed convolution needs 4 dimensions, (N, K, P, Q) and (K, C/groups, R, S), "
+                f"not {shown(x_shape)} and {shown(w_shape)}"
+            )
+        N, K, P, Q = (whole(size, "a size of x") for size in x_shape)
+        channels, per_group, R, S = (whole(size, "a size of w") for size in w_shape)
+        if K != channels:
+            raise ProblemError(
+                f"x has {K} channels and w {channels} filters; in a transposed convolution both are K"
+            )
+        stride = pair(stride, "stride")
+        padding = pair(padding, "padding")
+        output_padding = pair(output_padding, "output_padding")
+        dilation = pair(dilation, "dilation")
+        groups = whole(groups, "groups", 1)
+        sizes = []
+        for i, (outputs, taps) in enumerate(((P, R), (Q, S))):
+            if not 0 <= output_padding[i] < max(stride[i], dilation[i]):
+                raise ProblemError(
+                    f"output_padding is {output_padding[i]}; it must be at least 0 and less than the "
+                    f"stride ({stride[i]}) or the dilation ({dilation[i]})"
+                )
+            extent = dilation[i] * (taps - 1) + 1
+            sizes.append((outputs - 1) * stride[i] - 2 * padding[i] + extent + output_padding[i])
+        if min(sizes) < 1:
+            raise ProblemError(
+                f"the output would be {sizes[0]} x {sizes[1]}: use less padding, or a larger input"
+            )
+        forward = cls(
+            N, per_group * groups, *sizes, K, R, S, stride, padding, dilation, groups, name=name
+        )
+        if (forward.P, forward.Q) != (P, Q):
+            raise ProblemError(
+                f"output_padding={output_padding} is not less than the stride {stride}, and convlab "
+                "describes a transposed convolution as a data gradient, which then reads another "
+                f"row or column ({forward.P} x {forward.Q}, not {P} x {Q}): use less output_padding"
+            )
+        return forward.computing(DATA_GRADIENT.name)
+
+    @property
+    def computation(self) -> Computation:
+        """What is computed: the names of its tensors, and its entry point."""
+        return computation(self.computes)
+
+    def computing(self, computes: str) -> Problem:
+        """Return the problem of the same convolution for another computation.
+
+        A gradient has no bias and no ReLU, so they are dropped.
+
+        Examples
+        --------
+        >>> problem = convlab.Problem(N=1, C=4, H=8, W=8, K=6, R=3, S=3, bias=True)
+        >>> problem.computing("weight gradient").output_shape
+        (6, 4, 3, 3)
+        """
+        if computation(computes).name == self.computes:
+            return self
+        if computes == FORWARD.name:
+            return replace(self, computes=computes)
+        return replace(self, computes=computes, bias=False, relu=False)
+
     @property
     def P(self) -> int:
-        """Output height."""
+        """Output height of the forward convolution."""
         return self._outputs(0)
 
     @property
     def Q(self) -> int:
-        """Output width."""
+        """Output width of the forward convolution."""
         return self._outputs(1)
 
     def _extents(self, i: int) -> tuple[int, int]:
@@ -219,18 +331,65 @@ class Problem:
         return (self.N, self.K, self.P, self.Q)
 
     @property
+    def first_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the first input: x, or dy of a data gradient."""
+        return self.y_shape if self.computes == DATA_GRADIENT.name else self.x_shape
+
+    @property
+    def second_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the second input: w, or dy of a weight gradient."""
+        return self.y_shape if self.computes == WEIGHT_GRADIENT.name else self.w_shape
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """Shape of what is computed: y, dx or dw."""
+        shapes = {"y": self.y_shape, "dx": self.x_shape, "dw": self.w_shape}
+        return shapes[self.computation.output]
+
+    @property
+    def output_padding(self) -> Pair:
+        """By how many rows and columns x exceeds the smallest x with the same P and Q.
+
+        It is the argument of this name of the transposed convolution that is the data gradient.
+        """
+        rest = []
+        for i, outputs in enumerate((self.P, self.Q)):
+            padded, extent = self._extents(i)
+            rest.append(padded - ((outputs - 1) * self.stride[i] + extent))
+        return rest[0], rest[1]
+
+    @property
+    def terms(self) -> int:
+        """The largest number of products in the sum of one output.
+
+        Forward it is C/groups * R * S. In a data gradient each stride-th tap reaches an element of
+        dx. In a weight gradient each pixel of dy does: N * P * Q.
+        """
+        if self.computes == WEIGHT_GRADIENT.name:
+            return max(self.gemm_m, 1)
+        if self.computes == FORWARD.name:
+            return self.gemm_k
+        taps = 1
+        for size, stride, dilation in zip(
+            (self.R, self.S), self.stride, self.dilation, strict=True
+        ):
+            step = stride // math.gcd(stride, dilation)
+            taps *= -(-size // step)
+        return self.K // self.groups * taps
+
+    @property
     def gemm_m(self) -> int:
-        """Rows of the equivalent matrix product: output pixels, N*P*Q."""
+        """Rows of the forward convolution's matrix product: output pixels, N*P*Q."""
         return self.N * self.P * self.Q
 
     @property
     def gemm_n(self) -> int:
-        """Columns of the equivalent matrix product: filters, K."""
+        """Columns of the forward convolution's matrix product: filters, K."""
         return self.K
 
     @property
     def gemm_k(self) -> int:
-        """Length of one output's dot product: C/groups * R * S."""
+        """Length of the forward convolution's dot products: C/groups * R * S."""
         return self.C // self.groups * self.R * self.S
 
     @property
@@ -245,7 +404,7 @@ class Problem:
 
     @property
     def min_bytes(self) -> int:
-        """Theoretical minimum of the traffic in bytes, in float32: x, w, bias and y once each.
+        """Theoretical minimum of the traffic in bytes, in float32: each tensor once.
 
         `Format.min_bytes` computes it for other formats.
         """
@@ -259,8 +418,10 @@ class Problem:
 
     @property
     def label(self) -> str:
-        """The name, or the dimensions if the problem has no name."""
-        return self.name or str(self)
+        """The name, or the dimensions if the problem has no name; and what is computed."""
+        if not self.name:
+            return str(self)
+        return self.name if self.computation.is_forward else f"{self.name}, {self.computes}"
 
     @property
     def epilogue(self) -> tuple[str, ...]:
@@ -280,7 +441,8 @@ class Problem:
         sizes = [f"{key}{getattr(self, key)}" for key in DIMENSIONS]
         for key, (height, width) in zip("spd", (self.stride, self.padding, self.dilation)):
             sizes.append(f"{key}{height}" if height == width else f"{key}{height}x{width}")
-        return " ".join([*sizes, f"g{self.groups}", *self.epilogue])
+        computes = [] if self.computation.is_forward else [self.computes.replace(" ", "_")]
+        return " ".join([*sizes, f"g{self.groups}", *self.epilogue, *computes])
 
     def scaled(self, max_macs: int, max_bytes: int | None = None) -> Problem:
         """Return a smaller problem of the same kind that costs at most this much.
@@ -331,7 +493,7 @@ class Problem:
         for key in ("C", "K", "groups"):
             if getattr(small, key) != getattr(self, key):
                 changes.append(f"{key}={getattr(small, key)}")
-        label = self.label.split(" (scaled to ")[0]
+        label = (self.name or str(self)).split(" (scaled to ")[0]
         return replace(small, name=f"{label} (scaled to {', '.join(changes)})")
 
 

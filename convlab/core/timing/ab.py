@@ -14,7 +14,7 @@ from ..defaults import ENGINES, MODES, SECONDS, THRESHOLD
 from ..errors import ConvlabError, ProblemError
 from ..kernel.catalog import uncommented
 from ..kernel.provenance import made_of
-from ..kernel.runnable import Runnable
+from ..kernel.runnable import Runnable, asked_of_all
 from ..kernel.runner import runner
 from ..kernel.shrink_to_fit import fit
 from ..machine.device import Gpu, ceilings, describe, find_gpu, floor_seconds
@@ -150,6 +150,7 @@ def ab(
         raise ProblemError('gpu= predicts times of two simulated kernels: use engine="sim"')
     predicts = all(map(forecast.applies, sides)) and counted and forecast.available()
     problems, is_set = members(problem)
+    problems = asked_of_all(sides, problems)
     results = []
     for one in problems:
         smaller, scaled = fit(one, sides, scale)

@@ -4,7 +4,7 @@ import datetime
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ..forecast import Forecast
 from ..kernel.catalog import catalog
 from ..kernel.kernel import ENGINES
 from ..kernel.provenance import made_of
-from ..kernel.runnable import Runnable, explained
+from ..kernel.runnable import Runnable, asked_of_all, explained
 from ..kernel.shrink_to_fit import fit
 from ..machine.device import (
     Ceilings,
@@ -60,6 +60,7 @@ def compare(
     progress: bool = True,
     each: Callable[[Comparison], object] | None = None,
     gpu: Gpu | str | None = None,
+    computes: str | None = None,
 ) -> Comparison | Comparisons:
     """Check several kernels on one problem, and measure their costs in one table.
 
@@ -105,6 +106,10 @@ def compare(
         of small problems and of a selection or all kernels are predicted too. The default is the
         GPU of this machine, or the last of the list. It is an error if times are measured.
 
+    computes
+        "data gradient" or "weight gradient": compare the kernels that compute this gradient of the
+        problem's convolution. The default is what the named kernels compute, and "forward".
+
     Returns
     -------
     Comparison
@@ -138,13 +143,16 @@ def compare(
         limit_seconds = LIMIT_SECONDS
     limit_seconds = arguments.real(limit_seconds, "limit_seconds", above=0)
     problems, is_set = members(problem)
+    if computes is not None:
+        problems = [each.computing(computes) for each in problems]
     briefly = kernels is None
     if gpu is not None:
         forecast.require()
     forecast_for = find_gpu(gpu)
     if kernels is None:
         kernels = first_kernels(problems, engine, scale)
-    loaded = _load(kernels, engine, baselines)
+    loaded = _load(kernels, engine, baselines, {each.computes for each in problems})
+    problems = asked_of_all(loaded, problems)
     on_gpu = any(kernel.device.type == "cuda" for kernel in loaded)
     if gpu is not None and on_gpu:
         raise ProblemError(
@@ -288,7 +296,7 @@ class Contestant:
     def row(self, problem: Problem, peaks: Ceilings | None) -> dict[str, Any]:
         """Return its row of the frame; `peaks` is None without a GPU."""
         kernel = self.kernel
-        outputs = math.prod(problem.y_shape)
+        outputs = math.prod(problem.output_shape)
         row = {
             "kernel": kernel.name,
             "title": kernel.title,
@@ -296,7 +304,7 @@ class Contestant:
             "engine": kernel.engine,
             "correct": self.correct,
             "error": math.nan if self.report is None else self.report.error,
-            "bound": reference.tolerance(kernel.precision, problem.gemm_k, outputs),
+            "bound": reference.tolerance(kernel.precision, problem.terms, outputs),
         }
         cost = self.cost(problem, peaks)
         note = self.note
@@ -328,10 +336,15 @@ def counted_cost(report: Report | None, floor: float) -> Cost:
     return Cost(COUNTED, traffic, floor, more=more)
 
 
-def _load(kernels: Any, engine: str, baselines: Sequence[str] | None) -> list[Runnable]:
-    """Return kernels and baselines as runnables, each once, not built; baselines come last."""
+def _load(
+    kernels: Any, engine: str, baselines: Sequence[str] | None, computed: Collection[str]
+) -> list[Runnable]:
+    """Return kernels and baselines as runnables, each once, not built; baselines come last.
+
+    Of all kernels, those that compute one of `computed` are taken.
+    """
     if isinstance(kernels, str) and kernels == ALL:
-        kernels = catalog()
+        kernels = [each for each in side_by_side(catalog(), engine) if each.computes in computed]
     elif isinstance(kernels, (str, Path, Runnable)):
         kernels = [kernels]
     loaded = side_by_side(arguments.several(kernels, "kernels"), engine)

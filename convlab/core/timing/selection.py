@@ -4,7 +4,7 @@ These are the first rungs of the ladder, the best kernel of each precision class
 kernels. No list of names is kept: the file names and the headers' ``best:`` lines decide.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..kernel.catalog import KERNEL_DIR, catalog
@@ -17,7 +17,7 @@ _FIRST_RUNGS = 3
 
 
 def first_kernels(
-    problems: Iterable[Problem], engine: str = "auto", scale: str | None = "auto"
+    problems: Sequence[Problem], engine: str = "auto", scale: str | None = "auto"
 ) -> list[Kernel]:
     """Return the kernels for a first answer, in the order of their names.
 
@@ -30,8 +30,11 @@ def first_kernels(
     kernels = [load(path, engine=engine) for path in catalog()]
     # A copy of a rung in the working directory's kernels/ is still that rung.
     shipped = [kernel for kernel in kernels if (KERNEL_DIR / kernel.path.name).exists()]
-    chosen = {kernel.name for kernel in kernels} - {kernel.name for kernel in shipped}
+    computed = {problem.computes for problem in problems}
+    kernels = [kernel for kernel in kernels if kernel.computes in computed]
+    shipped = [kernel for kernel in shipped if kernel.computes in computed]
     rungs = [kernel for kernel in shipped if kernel.name.partition("_")[0].isdigit()]
+    chosen = {kernel.name for kernel in kernels} - {kernel.name for kernel in shipped}
     chosen |= {kernel.name for kernel in rungs[:_FIRST_RUNGS]}
     for problem in problems:
         run = fit(problem, kernels, scale)[0] if kernels else problem

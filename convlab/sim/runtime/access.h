@@ -174,7 +174,7 @@ void Worker::locate(Site& s, uintptr_t address, unsigned bytes, bool global) {
                       "write", place(address), b.name,
                       b.use == kInput ? "an input" : "__constant__");
             s.low = b.base, s.reach = b.bytes - bytes, s.buffer = uint16_t(i), s.cells = b.cells;
-            s.fresh = b.use == kFresh, s.output = s.fresh && b.name == "y";
+            s.fresh = b.use == kFresh, s.output = s.fresh && is_output(b);
             std::lock_guard<std::mutex> hold(g_lock);
             s.stats[0].touch(g_names.insert(b.name).first->c_str());
             return;

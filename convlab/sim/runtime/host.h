@@ -110,7 +110,7 @@ void sim_host_wrote(const void* address, size_t bytes) {
 // Reports at the end: unwritten outputs, the number of threads of each finding, and all counts.
 void sim_finish() {
     for (auto& b : g_buffers) {
-        if (b.name != "y" || !b.cells || b.use != kFresh || g_faulted) continue;
+        if (!is_output(b) || !b.cells || b.use != kFresh || g_faulted) continue;
         // Which site stored each word of a small y last: a line wherever the site changes.
         uint16_t last = 0;
         for (size_t i = 0; i < b.bytes / 4 && b.bytes < 1 << 16; ++i)

@@ -113,6 +113,10 @@ struct Buffer {
         return false;
     }
 };
+// Whether a buffer is what the kernel computes: y, or a gradient.
+inline bool is_output(const Buffer& b) {
+    return b.name == "y" || b.name == "dx" || b.name == "dw";
+}
 
 struct Counters {  // in the order of COUNTERS and _MORE_COUNTERS in ../trace.py
     uint64_t global_load_requests, global_load_sectors, global_store_requests,
