@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.defaults import COUNT, MODES, SECONDS, THRESHOLD
 from ..core.errors import ProblemError
+from ..core.problem.computation import COMPUTATIONS
 from .command import (
     HOW,
     MEASURE,
@@ -142,6 +143,12 @@ class Compare(Command):
         group_of(parser, WHAT).add_argument(
             "--all", action="store_true", help="compare all kernels, which takes longer"
         )
+        group_of(parser, WHAT).add_argument(
+            "--computes",
+            choices=[name.replace(" ", "-") for name in COMPUTATIONS],
+            help="compare the kernels for this gradient of the problem; default: what the kernels "
+            "compute",
+        )
         add_engine(parser)
         add_predicted_gpu(parser)
         add_plot(parser)
@@ -163,6 +170,7 @@ class Compare(Command):
             engine=arguments.engine,
             each=_RowsAsTheyCome() if wants_rows else None,
             gpu=arguments.gpu,
+            computes=arguments.computes and arguments.computes.replace("-", " "),
         )
 
 

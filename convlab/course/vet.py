@@ -57,7 +57,7 @@ _PRAGMAS = re.compile(r"(?:unroll|nounroll|once)\b")
 _REFUSED = (
     (r"\b_*asm_*\b", "assembly: use the wrappers in convlab's headers"),
     (r"\b__attribute(?:__)?\b|\[\[", "attributes of the compiler"),
-    (r"\b__(?:builtin|sync_|atomic|sanitizer|tsan|ubsan|cxa|gnu|extension)\w*", "compiler names"),
+    (r"\b__(?:builtin|sync_|atomic|sanitizer|tsan|ubsan|cxa|gcc|gxx|gnu|extension)\w*", "compiler names"),
     (r"\b_Pragma\b", "a pragma in a macro"),
     (r"\b(?:CONVLAB_SIMULATOR|__SANITIZE_\w+|__GNUC__|__has_\w+)\b", "a question where it runs"),
     (r"\bsim(?:_\w+|\s*::)", "names of the simulator"),
@@ -73,6 +73,8 @@ _REFUSED = (
 )
 # The names with C linkage that a library may define. C++ names are of the file and the headers.
 _ENTRIES = re.compile(r"conv2d(?:_\w+)?$")
+# The beginnings of names of C++ functions, and of the compiler's runtime.
+_OF_COMPILER = ("_Z", "__cxa_", "__gcclibcxx_", "__gxx_")
 _LINKER = {"_init", "_fini", "__bss_start", "_edata", "_end"}
 # Besides the names of the simulator's runtime, a library may use these: those that g++ inserts,
 _INSERTED = re.compile(
@@ -162,7 +164,7 @@ def _is_ours(header: str) -> bool:
 def vet_library(library: Path, name: str) -> None:
     """Raise ProblemError if a built library defines or uses names that a kernel has no need for."""
     # Newer compilers put parts of their C++ runtime into the library. A text may not name them.
-    defined = [symbol for symbol in exported(library) if not symbol.startswith(("_Z", "__cxa_"))]
+    defined = [symbol for symbol in exported(library) if not symbol.startswith(_OF_COMPILER)]
     for symbol in sorted(defined):
         if symbol not in _LINKER and not _ENTRIES.match(symbol):
             raise ProblemError(
