@@ -25,15 +25,14 @@ constexpr int kStages = 2;   // tiles in shared memory: one in use, the other be
 static_assert(kBK == 8 || kBK == 16, "BK: 8 or 16");
 
 // A phase, along one dimension. Its elements are first + j*stride. Its taps are
-// tap + i*tap_step, for i < taps. They meet in dy at base + j - i*step.
+// tap + i*tap_step, for i < taps. They meet dy at base + j - i*step.
 struct Phase {
-    int first, count;
     int tap, tap_step, taps;
     int base, step;
 };
 
-__device__ Phase phase_of(int first, int size, int stride, int pad, int dilation, int filter) {
-    Phase phase = {first, (size - 1 - first) / stride + 1, 0, 1, 0, 0, 0};
+__device__ Phase phase_of(int first, int stride, int pad, int dilation, int filter) {
+    Phase phase = {0, 1, 0, 0, 0};
     for (int r = 0; r < filter; ++r) {
         if ((first + pad - r * dilation) % stride != 0) continue;
         if (phase.taps == 0) phase.tap = r;
@@ -42,6 +41,16 @@ __device__ Phase phase_of(int first, int size, int stride, int pad, int dilation
     }
     phase.base = (first + pad - phase.tap * dilation) / stride;
     phase.step = phase.tap_step * dilation / stride;
+    return phase;
+}
+
+// Drops taps that meet nothing but padding for all elements j0 to j1: those at both ends.
+__device__ Phase within(Phase phase, int j0, int j1, int outputs) {
+    for (; phase.taps > 0 && phase.base + j0 >= outputs; --phase.taps) {
+        phase.tap += phase.tap_step;
+        phase.base -= phase.step;
+    }
+    while (phase.taps > 0 && phase.base + j1 - (phase.taps - 1) * phase.step < 0) --phase.taps;
     return phase;
 }
 
@@ -70,6 +79,7 @@ data_gradient_gemm(ConvProblem conv, bool vectors, const float* __restrict__ g_d
     constexpr int kPitchW = kBN + 4;   // stores down a column go to 8 banks, not 1
     __shared__ __align__(16) float s_dy[kStages][kBK][kBM];
     __shared__ __align__(16) float s_w[kStages][kBK][kPitchW];
+    __shared__ Phase s_phase[2];   // this block's: along h, along w
     __shared__ Row s_rows[2][kBK];
     __shared__ int64_t s_offsets_w[2][kBK];   // of the same rows, in w
 
@@ -82,15 +92,25 @@ data_gradient_gemm(ConvProblem conv, bool vectors, const float* __restrict__ g_d
     const int c0 = blockIdx.x % c_tiles * kBN;        // within the group
     const int phases_h = min_of(conv.stride_h, conv.H), phases_w = min_of(conv.stride_w, conv.W);
     const int64_t block = blockIdx.x / slices;
-    const Phase rows = phase_of(int(block / phases_w % phases_h), conv.H, conv.stride_h, conv.pad_h,
-                                conv.dilation_h, conv.R);
-    const Phase columns = phase_of(int(block % phases_w), conv.W, conv.stride_w, conv.pad_w,
-                                   conv.dilation_w, conv.S);
+    const int first_h = int(block / phases_w % phases_h), first_w = int(block % phases_w);
+    const int count_h = (conv.H - 1 - first_h) / conv.stride_h + 1;   // rows of the phase
+    const int count_w = (conv.W - 1 - first_w) / conv.stride_w + 1;
     const int64_t m0 = block / phases_w / phases_h * kBM;
-    const int64_t plane = int64_t(rows.count) * columns.count;   // elements of a plane of dx
+    const int64_t plane = int64_t(count_h) * count_w;   // elements of a plane of dx
     const int64_t elements = conv.N * plane;
     if (m0 >= elements) return;   // this phase has fewer elements than the first one
-    const int taps = rows.taps * columns.taps;
+    if (threadIdx.x == 0) {
+        const int64_t m1 = min_of(m0 + kBM, elements) - 1;
+        const bool one_image = m0 / plane == m1 / plane;
+        const Phase rows =
+            phase_of(first_h, conv.stride_h, conv.pad_h, conv.dilation_h, conv.R);
+        s_phase[0] = within(rows, one_image ? int(m0 % plane / count_w) : 0,
+                           one_image ? int(m1 % plane / count_w) : count_h - 1, conv.P);
+        s_phase[1] = within(phase_of(first_w, conv.stride_w, conv.pad_w, conv.dilation_w, conv.S),
+                              0, count_w - 1, conv.Q);
+    }
+    __syncthreads();   // the phase is known
+    const int taps = s_phase[0].taps * s_phase[1].taps;
     const int64_t gemm_k = int64_t(K_group) * taps;
     const int tiles = int(ceil_div(gemm_k, int64_t(kBK)));   // 0 if no tap reaches the phase
 
@@ -98,8 +118,8 @@ data_gradient_gemm(ConvProblem conv, bool vectors, const float* __restrict__ g_d
     constexpr int row_step = kThreads / kBM;
     const int row_dy = threadIdx.x / kBM, m_dy = threadIdx.x % kBM;
     const int64_t m_own = m0 + m_dy;
-    const int p0 = rows.base + int(m_own % plane / columns.count);
-    const int q0 = columns.base + int(m_own % plane % columns.count);
+    const int p0 = s_phase[0].base + int(m_own % plane / count_w);
+    const int q0 = s_phase[1].base + int(m_own % plane % count_w);
     const float* dy_own = g_dy + (m_own / plane * conv.K + int64_t(group) * K_group) * PQ +
                           int64_t(p0) * conv.Q + q0;   // of i_r = i_s = 0: may be outside
     // For copying w: this thread copies row kk_w of the channels c_w, c_w + c_step, ...
@@ -112,6 +132,7 @@ data_gradient_gemm(ConvProblem conv, bool vectors, const float* __restrict__ g_d
     int k = threadIdx.x / divisor, tap = threadIdx.x % divisor;
     const auto write_rows = [&](int tile) {
         if (threadIdx.x >= kBK) return;
+        const Phase rows = s_phase[0], columns = s_phase[1];
         const int i_r = tap / max_of(columns.taps, 1), i_s = tap % max_of(columns.taps, 1);
         const int p = i_r * rows.step, q = i_s * columns.step;
         const int r = rows.tap + i_r * rows.tap_step, s = columns.tap + i_s * columns.tap_step;
@@ -183,8 +204,8 @@ data_gradient_gemm(ConvProblem conv, bool vectors, const float* __restrict__ g_d
     for (int j = 0; j < kTM; ++j) {
         const int64_t m = m0 + thread_m + j / 4 * (kBM / 2) + j % 4;
         if (m >= elements || (vectors && j % 4 > 0)) continue;
-        const int h = rows.first + int(m % plane / columns.count) * conv.stride_h;
-        const int w = columns.first + int(m % plane % columns.count) * conv.stride_w;
+        const int h = first_h + int(m % plane / count_w) * conv.stride_h;
+        const int w = first_w + int(m % plane % count_w) * conv.stride_w;
         float* dx_m = g_dx + (m / plane * conv.C + int64_t(group) * C_group) * HW +
                       int64_t(h) * conv.W + w;   // dx[n, first of the group, h, w]
         #pragma unroll
