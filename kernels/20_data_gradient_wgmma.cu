@@ -292,7 +292,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Tiling& 
         const Channels mine = channels_of(tiling, b, nullptr);
         wgmma_wait<0>();
         release(true);
-        if (places.right == 1) {
+        if (places.plane == int64_t(conv.P) * conv.Q) {   // the phase is all of dx
             store_tile<256>(conv, tiling, b, tile, mine, r_acc, g_dx);
         } else {
             store_phase(conv, places, tiling, b, tile, mine, r_acc, g_dx);
