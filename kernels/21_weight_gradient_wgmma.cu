@@ -30,6 +30,7 @@
 #define NUMBER float   // or bf16, for 21b
 #endif
 #include "wgmma_n.cuh"
+#include <type_traits>   // std::true_type
 
 using Number = NUMBER;
 constexpr bool kTf32 = sizeof(Number) == 4;
@@ -91,131 +92,157 @@ __device__ __forceinline__ Tile tile_at(const Work& work, int tile) {
     const int row = tile / work.tiles_q;
     return {row / work.tiles_p, row % work.tiles_p * work.rows, tile % work.tiles_q * work.columns};
 }
+// Moves to the block's next tile, without a division. `by` is tile_at(work.splits).
+__device__ __forceinline__ void advance(const Work& work, Tile& tile, const Tile& by) {
+    tile.q += by.q;
+    const int next_row = tile.q >= work.tiles_q * work.columns;
+    tile.q -= next_row ? work.tiles_q * work.columns : 0;
+    tile.p += by.p + next_row * work.rows;
+    const int next_image = tile.p >= work.tiles_p * work.rows;
+    tile.p -= next_image ? work.tiles_p * work.rows : 0;
+    tile.n += by.n + next_image;
+}
 
 template <int bytes>
 __device__ __forceinline__ void copy(Number* s_to, const Number* from, bool inside) {
     if constexpr (bytes == 2) {
-        *s_to = inside ? *from : Number{};
+        *s_to = Number{};
+        if (inside) *s_to = *from;
     } else {
         copy_async<bytes>(reinterpret_cast<float*>(s_to), reinterpret_cast<const float*>(from),
                           inside);
     }
 }
 
-// Copies a tile of dy. A thread has the same pixels of every tile, of every n-th filter.
-template <int filters, int bytes>
-__device__ __forceinline__ void copy_dy(const ConvProblem& conv, const Work& work, const Item& item,
-                                        const Tile& tile, const Number* g_dy, char* s_stage) {
-    constexpr int kWide = bytes / kSize, kUnits = kPixels / kWide, kEvery = kLoaders / kUnits;
-    const int thread = threadIdx.x - kConsumers, k = thread / kUnits;
-    const int pixel = thread % kUnits * kWide;
-    const int row = pixel / work.columns, p = tile.p + row;
-    const int q = tile.q + pixel - row * work.columns;
-    if (row >= work.rows) return;
-    const int64_t PQ = int64_t(conv.P) * conv.Q;
-    const int K_group = conv.K / conv.groups, count = K_group - item.k0 - k;
-    const bool inside = p < conv.P && q < conv.Q;
-    const Number* from = g_dy + (int64_t(tile.n) * conv.K + item.group * K_group + item.k0 + k) * PQ +
-                         int64_t(p) * conv.Q + q;
-    constexpr int kRun = 16 / kSize;   // pixels in 16 bytes
-    char* s_to = s_stage + pixel / kRun * (filters + 1) * 16 + pixel % kRun * kSize + k * 16;
-    #pragma unroll 8
-    for (int i = 0; i < filters; i += kEvery) {
-        copy<bytes>(reinterpret_cast<Number*>(s_to), i < count && inside ? from : g_dy,
-                    i < count && inside);
-        from += kEvery * PQ;
-        s_to += kEvery * 16;
-    }
-}
+// The parts of a block's shared memory.
+struct Block {
+    uint64_t *full, *empty;   // mbarriers of the stages
+    char* s_stages;
+};
 
-// Copies the rows of x that a tile of dy meets.
-template <int bytes>
-__device__ __forceinline__ void copy_x(const ConvProblem& conv, const Work& work, const Item& item,
-                                       const Tile& tile, const Number* g_x, char* s_stage) {
-    constexpr int kWide = bytes / kSize;
-    const int h0 = tile.p * conv.stride_h - conv.pad_h;
-    const int w0 = tile.q * conv.stride_w - conv.pad_w - work.left;
-    const int64_t HW = int64_t(conv.H) * conv.W;
-    const Number* x_c0 =
-        g_x + (int64_t(tile.n) * conv.C + item.group * (conv.C / conv.groups) + item.c0) * HW;
-    Number* s_x = reinterpret_cast<Number*>(s_stage + work.dy_bytes);
-    const int thread = threadIdx.x - kConsumers, units = work.units, rows = work.x_rows;
-    int unit = thread % units, row = thread / units % rows, c = thread / units / rows;
-    const int unit_step = kLoaders % units, row_step = kLoaders / units % rows;
-    const int c_step = kLoaders / units / rows;
-    while (c < item.channels) {
-        const int h = h0 + row, w = w0 + unit * kWide;
-        const bool inside = unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W);
-        copy<bytes>(s_x + c * work.plane + row * work.pitch + unit * kWide,
-                    inside ? x_c0 + c * HW + int64_t(h) * conv.W + w : g_x, inside);
-        unit += unit_step;
-        const int carry = unit >= units;
-        unit -= carry ? units : 0;
-        row += row_step + carry;
-        const int carry_c = row >= rows;
-        row -= carry_c ? rows : 0;
-        c += c_step + carry_c;
-    }
-}
-
-// A loader warp: keeps `behind` stages under way.
-template <int filters, int behind>
+// A loader warp: copies tiles of dy, and the rows of x that they meet. A thread copies the same
+// pixels of every tile, in every n-th filter or channel.
+template <int filters, int dy_bytes, int x_bytes>
 __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, const Item& item,
-                                     const Number* g_x, const Number* g_dy, uint64_t* full,
-                                     uint64_t* empty, char* s_stages) {
+                                     const Block& b, const Number* g_x, const Number* g_dy) {
+    const int thread = threadIdx.x - kConsumers;
+    const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
+    const int64_t HW = int64_t(conv.H) * conv.W, PQ = int64_t(conv.P) * conv.Q;
+    // This thread's pixels of dy, and the first of its filters.
+    constexpr int kWide = dy_bytes / kSize, kUnits = kPixels / kWide, kEvery = kLoaders / kUnits;
+    constexpr int kRun = 16 / kSize;   // pixels in 16 bytes
+    const int pixel = thread % kUnits * kWide, k = thread / kUnits;
+    const int dy_row = pixel / work.columns, dy_column = pixel % work.columns;
+    const int dy_count = dy_row < work.rows ? K_group - item.k0 - k : 0;
+    const Number* dy_own = g_dy + (int64_t(item.group) * K_group + item.k0 + k) * PQ +
+                           int64_t(dy_row) * conv.Q + dy_column;
+    const int dy_at = pixel / kRun * (filters + 1) * 16 + pixel % kRun * kSize + k * 16;
+    // This thread's pixels of x, and the first of its channels.
+    constexpr int kWideX = x_bytes / kSize;
+    const int places = work.x_rows * work.units;
+    const int x_every = max_of(kLoaders / places, 1), c = thread / places;
+    const bool has_x = places > kLoaders || c < x_every;
+    const Number* x_own = g_x + (int64_t(item.group) * C_group + item.c0) * HW;
+
     int stage = 0, parity = 0, oldest = 0, under_way = 0;
     auto arrive = [&] {   // the oldest stage is complete
         fence_proxy_async();   // wgmma reads dy
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(&full[oldest]);
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&b.full[oldest]);
         if (++oldest == work.stages) oldest = 0;
         --under_way;
     };
+    Tile tile = tile_at(work, item.split);
+    const Tile by = tile_at(work, work.splits);
     for (int number = item.split; number < work.tiles; number += work.splits) {
-        const Tile tile = tile_at(work, number);
-        char* s_stage = s_stages + stage * work.stage_bytes;
-        mbarrier_wait(&empty[stage], parity ^ 1);
-        switch (work.dy_bytes_at) {
-            case 16: copy_dy<filters, 16>(conv, work, item, tile, g_dy, s_stage); break;
-            case 8: copy_dy<filters, 8>(conv, work, item, tile, g_dy, s_stage); break;
-            case 4: copy_dy<filters, 4>(conv, work, item, tile, g_dy, s_stage); break;
-            default: copy_dy<filters, kTf32 ? 4 : 2>(conv, work, item, tile, g_dy, s_stage);
+        char* s_stage = b.s_stages + stage * work.stage_bytes;
+        mbarrier_wait(&b.empty[stage], parity ^ 1);
+        if (dy_row < work.rows) {
+            const bool inside = tile.p + dy_row < conv.P && tile.q + dy_column < conv.Q;
+            const int count = inside ? dy_count : 0;
+            const Number* from = dy_own + tile.n * conv.K * PQ + int64_t(tile.p) * conv.Q + tile.q;
+            char* s_to = s_stage + dy_at;
+            #pragma unroll 8
+            for (int i = 0; i < filters; i += kEvery) {
+                copy<dy_bytes>(reinterpret_cast<Number*>(s_to + i * 16), from, i < count);
+                from += kEvery * PQ;
+            }
         }
-        switch (work.x_bytes_at) {
-            case 16: copy_x<16>(conv, work, item, tile, g_x, s_stage); break;
-            case 8: copy_x<8>(conv, work, item, tile, g_x, s_stage); break;
-            case 4: copy_x<4>(conv, work, item, tile, g_x, s_stage); break;
-            default: copy_x<kTf32 ? 4 : 2>(conv, work, item, tile, g_x, s_stage);
+        if (has_x) {
+            const int h0 = tile.p * conv.stride_h - conv.pad_h;
+            const int w0 = tile.q * conv.stride_w - conv.pad_w - work.left;
+            const Number* x_tile = x_own + tile.n * conv.C * HW;
+            Number* s_x = reinterpret_cast<Number*>(s_stage + work.dy_bytes);
+            for (int place = places > kLoaders ? thread : thread - c * places; place < places;
+                 place += kLoaders) {
+                const int row = place / work.units, column = (place - row * work.units) * kWideX;
+                const int h = h0 + row, w = w0 + column;
+                const bool inside = unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W);
+                const int first = places > kLoaders ? 0 : c;
+                const Number* from = x_tile + first * HW + int64_t(h) * conv.W + w;
+                Number* s_to = s_x + first * work.plane + row * work.pitch + column;
+                #pragma unroll 4
+                for (int i = first; i < item.channels; i += x_every) {
+                    copy<x_bytes>(s_to, from, inside);
+                    from += x_every * HW;
+                    s_to += x_every * work.plane;
+                }
+            }
         }
         __pipeline_commit();
         ++under_way;
-        if (under_way > behind) {
-            __pipeline_wait_prior(behind);
+        if (work.stages > 2 && under_way > 2) {
+            __pipeline_wait_prior(2);
+            arrive();
+        } else if (work.stages == 2 && under_way > 1) {
+            __pipeline_wait_prior(1);
             arrive();
         }
         if (++stage == work.stages) stage = 0, parity ^= 1;
+        advance(work, tile, by);
     }
     __pipeline_wait_prior(0);
     while (under_way > 0) arrive();
 }
 
+// Chooses the widths of the copies.
+template <int filters, int dy_bytes>
+__device__ __forceinline__ void load_x(const ConvProblem& conv, const Work& work, const Item& item,
+                                       const Block& b, const Number* g_x, const Number* g_dy) {
+    switch (work.x_bytes_at) {
+        case 16: load<filters, dy_bytes, 16>(conv, work, item, b, g_x, g_dy); break;
+        case 8: load<filters, dy_bytes, 8>(conv, work, item, b, g_x, g_dy); break;
+        case 4: load<filters, dy_bytes, 4>(conv, work, item, b, g_x, g_dy); break;
+        default: load<filters, dy_bytes, kTf32 ? 4 : 2>(conv, work, item, b, g_x, g_dy);
+    }
+}
+template <int filters>
+__device__ __forceinline__ void load_any(const ConvProblem& conv, const Work& work, const Item& item,
+                                         const Block& b, const Number* g_x, const Number* g_dy) {
+    switch (work.dy_bytes_at) {
+        case 16: load_x<filters, 16>(conv, work, item, b, g_x, g_dy); break;
+        case 8: load_x<filters, 8>(conv, work, item, b, g_x, g_dy); break;
+        case 4: load_x<filters, 4>(conv, work, item, b, g_x, g_dy); break;
+        default: load_x<filters, kTf32 ? 4 : 2>(conv, work, item, b, g_x, g_dy);
+    }
+}
+
 // A word of wgmma's operand, from pixels that are `step` apart; those that are not valid are zeros.
 // TF32: a tensor core truncates both operands. The factor makes up for the mean loss of both, see
 // before_truncation; dy is copied as it is.
-__device__ __forceinline__ uint32_t operand(const float* s_x, int /*step*/, int valid) {
+__device__ __forceinline__ uint32_t operand(const float* s_x, int /*step*/, bool whole, int valid) {
     const float value = *s_x * (1.0f + 2 * 0.6931472f / 2048);
-    return valid > 0 ? __float_as_uint(value) : 0;
+    return whole || valid > 0 ? __float_as_uint(value) : 0;
 }
-__device__ __forceinline__ uint32_t operand(const bf16* s_x, int step, int valid) {
+__device__ __forceinline__ uint32_t operand(const bf16* s_x, int step, bool whole, int valid) {
     const uint32_t low = s_x[0].bits, high = s_x[step].bits;
-    return (valid > 0 ? low : 0) | (valid > 1 ? high << 16 : 0);
+    return (whole || valid > 0 ? low : 0) | (whole || valid > 1 ? high << 16 : 0);
 }
 
 // A consumer warpgroup: multiplies 64 rows of x with the filters of dy.
 template <int filters>
 __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& work, const Item& item,
-                                         int warp, uint64_t* full, uint64_t* empty,
-                                         const char* s_stages, float* g_sums) {
+                                         const Block& b, int warp, float* g_sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, taps = conv.R * conv.S;
     const int half_step = 4 * kWord * conv.stride_w;   // numbers of x, from word t to t + 4
     // A lane gathers two rows, g and g + 8 of its warp's 16, and words t and t + 4.
@@ -228,7 +255,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
         at[half] = c * work.plane + r * conv.dilation_h * work.pitch + s * conv.dilation_w +
                    work.left + t * kWord * conv.stride_w;
     }
-    const uint64_t dy_first = wgmma_descriptor(s_stages, 16 * (filters + 1), 128);
+    const uint64_t dy_first = wgmma_descriptor(b.s_stages, 16 * (filters + 1), 128);
     float r_acc[filters / 2] = {};   // wgmma's d: 64 rows x `filters`
     int stage = 0, parity = 0, since = 0;
     bool added = false;
@@ -245,47 +272,69 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
         added = true;
         since = 0;
     };
+    Tile tile = tile_at(work, item.split);
+    const Tile by = tile_at(work, work.splits);
     for (int number = item.split; number < work.tiles; number += work.splits) {
-        const Tile tile = tile_at(work, number);
-        mbarrier_wait(&full[stage], parity);
+        mbarrier_wait(&b.full[stage], parity);
         const Number* s_x =
-            reinterpret_cast<const Number*>(s_stages + stage * work.stage_bytes + work.dy_bytes);
+            reinterpret_cast<const Number*>(b.s_stages + stage * work.stage_bytes + work.dy_bytes);
         const uint64_t dy_stage = wgmma_moved(dy_first, stage * (work.stage_bytes / 16));
-        int row = 0, column = 0;   // of the step's first pixel, in the tile
-        auto gather = [&](uint32_t (&r_x)[4]) {
-            const bool there = row < work.rows && tile.p + row < conv.P;
-            const int left = there ? conv.Q - tile.q - column - t * kWord : 0;   // pixels
-            const Number* s_row =
-                s_x + (row < work.rows ? row * conv.stride_h * work.pitch + column * conv.stride_w : 0);
-            #pragma unroll
-            for (int i = 0; i < 4; ++i)
-                r_x[i] = operand(s_row + at[i % 2] + i / 2 * half_step, conv.stride_w,
-                                 left - i / 2 * 4 * kWord);
-            column += kStep;
-            if (column == work.columns) column = 0, ++row;
+        // Multiplies the tile's steps. `whole`: all pixels are there, and every step.
+        auto multiply_steps = [&](auto whole) {
+            const Number* s_0 = s_x + at[0];
+            const Number* s_1 = s_x + at[1];
+            int row = 0, column = 0;   // of the step's first pixel, in the tile
+            auto gather = [&](uint32_t (&r_x)[4]) {
+                const bool there = row < work.rows && tile.p + row < conv.P;
+                const int left = there ? conv.Q - tile.q - column - t * kWord : 0;   // pixels
+                #pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    r_x[i] = operand((i % 2 ? s_1 : s_0) + i / 2 * half_step, conv.stride_w,
+                                     whole.value, left - i / 2 * 4 * kWord);
+                column += kStep;
+                int forward = kStep * conv.stride_w;
+                if (column == work.columns) {
+                    forward += conv.stride_h * work.pitch - work.columns * conv.stride_w;
+                    column = 0;
+                    ++row;
+                    // Steps that are not there read the first row, and use nothing of it.
+                    if (row == work.rows)
+                        forward -= work.rows * conv.stride_h * work.pitch;
+                }
+                s_0 += forward;
+                s_1 += forward;
+            };
+            auto product = [&](const uint32_t (&r_from)[2][4], int step) {
+                wgmma_fence();
+                #pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    wgmma_n(r_acc, r_from[i],
+                            wgmma_moved(dy_stage, (step + i) * 2 * (filters + 1)),
+                            since + step + i > 0);
+                wgmma_commit();
+            };
+            // Two steps are gathered while two others are multiplied.
+            uint32_t r_x[2][2][4];
+            #pragma unroll 1
+            for (int step = 0; step < work.steps; step += 4) {
+                gather(r_x[0][0]);
+                gather(r_x[0][1]);
+                product(r_x[0], step);
+                gather(r_x[1][0]);
+                gather(r_x[1][1]);
+                product(r_x[1], step + 2);
+                wgmma_wait<0>();
+            }
         };
-        uint32_t r_x[2][2][4];
-        auto product = [&](const uint32_t (&r_from)[2][4], int step) {
-            wgmma_fence();
-            #pragma unroll
-            for (int i = 0; i < 2; ++i)
-                wgmma_n(r_acc, r_from[i], wgmma_moved(dy_stage, (step + i) * 2 * (filters + 1)),
-                        since + step + i > 0);
-            wgmma_commit();
-        };
-        // Two steps are gathered while two others are multiplied.
-        #pragma unroll 1
-        for (int step = 0; step < work.steps; step += 4) {
-            gather(r_x[0][0]);
-            gather(r_x[0][1]);
-            product(r_x[0], step);
-            gather(r_x[1][0]);
-            gather(r_x[1][1]);
-            product(r_x[1], step + 2);
-            wgmma_wait<0>();
+        if (tile.p + work.rows <= conv.P && tile.q + work.columns <= conv.Q &&
+            work.steps * kStep == work.rows * work.columns) {
+            multiply_steps(std::true_type());
+        } else {
+            multiply_steps(std::false_type());
         }
-        if (lane == 0) mbarrier_arrive(&empty[stage]);
+        if (lane == 0) mbarrier_arrive(&b.empty[stage]);
         if (++stage == work.stages) stage = 0, parity ^= 1;
+        advance(work, tile, by);
         if (++since == kPeriod) move_sums();
     }
     if (since > 0) move_sums();
@@ -296,31 +345,30 @@ __global__ void __launch_bounds__(kThreads, 1)
 weight_gradient_wgmma(ConvProblem conv, Work work, const Number* __restrict__ g_x,
                       const Number* __restrict__ g_dy, float* __restrict__ g_sums) {
     extern __shared__ float4 s_mem[];
-    uint64_t* full = reinterpret_cast<uint64_t*>(s_mem);
-    uint64_t* empty = full + kMaxStages;
-    char* s_stages = reinterpret_cast<char*>(s_mem) + kBarrierBytes;
+    Block b;
+    b.full = reinterpret_cast<uint64_t*>(s_mem);
+    b.empty = b.full + kMaxStages;
+    b.s_stages = reinterpret_cast<char*>(s_mem) + kBarrierBytes;
     // By a shuffle, so that the compiler treats it as uniform in the warp.
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     griddepcontrol_launch_dependents();   // add_splits may be launched when blocks end
     // Zeros where nobody copies anything: steps that a tile does not have, ends of rows.
     for (int i = threadIdx.x; i < work.stages * (work.stage_bytes / 16); i += kThreads)
-        reinterpret_cast<float4*>(s_stages)[i] = {};
+        reinterpret_cast<float4*>(b.s_stages)[i] = {};
     fence_proxy_async();
     if (threadIdx.x == 0) {
         for (int i = 0; i < work.stages; ++i) {
-            mbarrier_init(&full[i], kLoaders / 32);
-            mbarrier_init(&empty[i], kConsumers / 32);
+            mbarrier_init(&b.full[i], kLoaders / 32);
+            mbarrier_init(&b.empty[i], kConsumers / 32);
         }
         mbarrier_fence_init();
     }
     __syncthreads();
     const Item item = item_at(conv, work, filters);
     if (warp < kConsumers / 32) {
-        multiply<filters>(conv, work, item, warp, full, empty, s_stages, g_sums);
-    } else if (work.stages > 2) {
-        load<filters, 2>(conv, work, item, g_x, g_dy, full, empty, s_stages);
+        multiply<filters>(conv, work, item, b, warp, g_sums);
     } else {
-        load<filters, 1>(conv, work, item, g_x, g_dy, full, empty, s_stages);
+        load_any<filters>(conv, work, item, b, g_x, g_dy);
     }
 }
 
