@@ -9,7 +9,7 @@
 // computes: weight gradient
 // parent: 21_weight_gradient_wgmma
 // precision: bf16
-// tensors: x bf16, w bf16, y bf16, bias f32
+// tensors: x bf16, dy bf16, dw bf16
 // epilogue: none
 // arch: sm_90a
 // supports: sm >= 90, N * P * Q < 2147483000, C // groups * R * S < 2147483000,
