@@ -26,7 +26,7 @@
 constexpr int kR = 3;                   // rows of the filter
 constexpr int kBlocks = 2 * kR - 1;     // of the filter's rows in shared memory: 2, 1, 0, 2, 1
 constexpr int kConsumers = 256, kLoaders = 128, kThreads = kConsumers + kLoaders;
-constexpr int kItems = 4;               // pixels of 8 channels that a loader's lane has in flight
+constexpr int kItems = 5;               // pixels of 8 channels that a loader's lane has in flight
 constexpr int kMaxStages = 8;
 constexpr int kBarrierBytes = 1024;
 
@@ -149,8 +149,8 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Walk& walk, 
     }
 }
 
-// A consumer warpgroup: `tiles` tiles of 64 columns, all channels.
-template <int channels, int tiles>
+// A consumer warpgroup: `tiles` tiles of 64 columns, all channels. `taps` is S, or 0: any.
+template <int channels, int tiles, int taps>
 __device__ __forceinline__ void multiply(const ConvProblem& conv, const Walk& walk, const Block& b,
                                          int warp, int group, int first_part, int lanes,
                                          float* g_dx) {
@@ -192,11 +192,10 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Walk& wa
                     dy_tap = wgmma_moved(dy_tap, conv.dilation_w);
                     w_tap = wgmma_moved(w_tap, 2 * kBlocks * channels);
                 };
-                if (conv.S == 3) {   // without a loop over the taps
+                if constexpr (taps > 0) {   // without a loop
                     wgmma_fence();
-                    multiply_tap();
-                    multiply_tap();
-                    multiply_tap();
+                    #pragma unroll
+                    for (int s = 0; s < taps; ++s) multiply_tap();
                     wgmma_commit();
                 } else {
                     #pragma unroll 1
@@ -250,7 +249,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Walk& wa
     }
 }
 
-template <int channels, int tiles>
+template <int channels, int tiles, int taps>
 __global__ void __launch_bounds__(kThreads, 1)
 data_gradient_rows(ConvProblem conv, Walk walk, const float* __restrict__ g_dy,
                    const float* __restrict__ g_packed, float* __restrict__ g_dx) {
@@ -274,7 +273,7 @@ data_gradient_rows(ConvProblem conv, Walk walk, const float* __restrict__ g_dy,
     }
     __syncthreads();
     if (warp < kConsumers / 32) {
-        multiply<channels, tiles>(conv, walk, b, warp, group, first_part, lanes, g_dx);
+        multiply<channels, tiles, taps>(conv, walk, b, warp, group, first_part, lanes, g_dx);
         return;
     }
     if (threadIdx.x == kConsumers) {
@@ -352,7 +351,16 @@ CONVLAB_ENTRY const char* conv2d_data_gradient(const ConvProblem* problem, const
                          g_packed, dx);
         return launch_error();
     };
-    if (channels == 16)
-        return wide ? launch(data_gradient_rows<16, 2>) : launch(data_gradient_rows<16, 1>);
-    return wide ? launch(data_gradient_rows<32, 2>) : launch(data_gradient_rows<32, 1>);
+    auto launch_for = [&](auto taps) -> const char* {
+        constexpr int kTaps = decltype(taps)::value;
+        if (channels == 16)
+            return wide ? launch(data_gradient_rows<16, 2, kTaps>)
+                        : launch(data_gradient_rows<16, 1, kTaps>);
+        return wide ? launch(data_gradient_rows<32, 2, kTaps>)
+                    : launch(data_gradient_rows<32, 1, kTaps>);
+    };
+    if (conv.S == 3) return launch_for(std::integral_constant<int, 3>());
+    if (conv.S == 5) return launch_for(std::integral_constant<int, 5>());
+    if (conv.S == 7) return launch_for(std::integral_constant<int, 7>());
+    return launch_for(std::integral_constant<int, 0>());
 }
