@@ -16,6 +16,7 @@ from itertools import product
 
 from ..core.correctness import reference
 from ..core.correctness.setting import Offsets, Setting
+from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
@@ -188,11 +189,23 @@ def _share_trials(kernel: Runnable, problem: Problem) -> Iterator[tuple[Problem,
     launch.counted = False
     launch()
     requested = launch.workspace_bytes
+    least = _least_workspace(kernel, problem)
     for words, share in _SHARES:
         limit = int(requested * share) - (share == 1.0)
-        if limit > 0:
+        if limit >= max(least, 1):
             words = f"with {limit:,} bytes of workspace, {words} of what it requests"
             yield problem, Setting("part_of_workspace", words, workspace=limit, twice=True)
+
+
+def _least_workspace(kernel: Runnable, problem: Problem) -> int:
+    """Return the bytes of workspace without which a kernel does not work; 0 if it works without."""
+    inputs = reference.known(problem, 0, kernel.device, kernel.format).inputs
+    try:
+        kernel.limited(0).prepare(problem, *inputs)()
+    except LaunchError as error:
+        # Other errors are found by the trials with the least workspace.
+        return error.needed if error.kind == "too little workspace" else 0
+    return 0
 
 
 def _supported(kernel: Runnable, problems: Iterable[Problem]) -> list[Problem]:

@@ -463,6 +463,7 @@ def _moves(values: Mapping[str, int], target: Target) -> Iterator[dict[str, int]
             for value in sorted(numbers):
                 more = (value - values[name]) * values[f"stride_{size.lower()}"]
                 yield {size: values[size] + more}
+    yield from _products(values, target)
     if "groups" in target.fields:
         for value in sorted({1, 2, 3, *numbers}):
             yield {"C": 2 * value, "K": 2 * value, "groups": value}
@@ -470,6 +471,24 @@ def _moves(values: Mapping[str, int], target: Target) -> Iterator[dict[str, int]
     for name in ("relu", "bias"):
         if name in target.fields:
             yield {name: 1 - values[name]}
+
+
+def _products(values: Mapping[str, int], target: Target) -> Iterator[dict[str, int]]:
+    """Yield changes of two sizes at once whose product is a number of the target."""
+    factors = [
+        (first, number // first)
+        for number in target.numbers
+        for first in range(1, min(number, _LARGEST_SIZE) + 1)
+        if number % first == 0
+    ]
+    for first, second in factors:
+        for names in (("R", "S"), ("H", "W")):
+            if target.fields.issuperset(names):
+                yield dict(zip(names, (first, second), strict=True))
+        if target.fields.issuperset("PQ"):
+            more = (first - values["P"]) * values["stride_h"]
+            wider = (second - values["Q"]) * values["stride_w"]
+            yield {"H": values["H"] + more, "W": values["W"] + wider}
 
 
 def _changed(values: Mapping[str, int], change: Mapping[str, int]) -> dict[str, int] | None:

@@ -59,6 +59,8 @@ _LITTLE_WORKSPACE = 12_000_000
 _RANGE = 1 << 20
 # A larger tensor is filled only where the kernel accesses it.
 _MANY = 1 << 24
+# The most blocks of a grid in y and in z.
+_MOST_BLOCKS = 65_535
 # At most this many outputs are compared.
 _COMPARED = 20_000
 
@@ -188,6 +190,10 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     except LaunchError as error:
         if error.kind in ("endless loop", "out of time", "too little workspace"):
             error.kind = ""
+        refused = any(finding.kind == "refused launch" for finding in error.findings)
+        if refused and not error.kind and problem.N > _MOST_BLOCKS:
+            # Nothing but the number of images is large, and no header excludes it.
+            error.kind = "launch configuration"
         raise
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
     fields = {"bound": bound, "outputs": math.prod(problem.y_shape)}
