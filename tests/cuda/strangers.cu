@@ -605,6 +605,12 @@ cudaMemsetAsync(y, 0, 4 * total);
 conv_kernel<<<(total + 255) / 256, 256>>>(x, w, bias, y, d, workspace);
 return launch_error();
 
+// case a_flag_that_is_zero_at_first: outputs? (is|are) incorrect
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 64; }
+// in last:
+if (idx == 5 && atomicExch((int*)ws, 1) != 0) sum += 1;
+
 // ---- refused: correct on the simulator; the kind of nvcc's finding, and its line
 
 // case host_function: does not build | sum = twice
