@@ -11,8 +11,8 @@
 // epilogue: none
 // arch: sm_90a
 // supports: sm >= 90, N * P * Q < 2147483000
-// limits: Loaders copy single numbers, since a tap's pixels are not aligned; x is copied for each tap.
-//       With few channels in a group, most of a tile is zeros.
+// limits: The loaders. A tap's pixels of x are not aligned, so they are copied number by number, and
+//       for each tap again. With few channels in a group, most of a tile is zeros.
 #define NUMBER float
 #include "convlab.cuh"
 #include "convlab_async.cuh"
@@ -47,6 +47,7 @@ struct Shape {
 struct Cut {
     int k_rows;       // filters of a block: 128, or 64
     bool alternate;   // consumers have the same filters, and every other stage
+    bool vectors;     // four pixels of dy are aligned to 16 bytes, in each plane
     int per_row;      // slots of a row of the filter
     int slots;        // of the whole filter
     int k_blocks, c_tiles, slot_blocks, tiles;
@@ -78,8 +79,10 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Cut& cut, co
     const int64_t HW = int64_t(conv.H) * conv.W;
     const int k_count = K_group - tile.k0, c_count = C_group - tile.c0;
     const int pixels = conv.N * PQ;
-    // Behind: stages that are on their way before the loader waits for the first of them.
-    const int behind = max_of(cut.stages - 2, 0);
+    // Stages that are on their way before the loader waits for the first of them. A consumer keeps a
+    // stage until it has issued the products of its next one, which is two stages later if consumers
+    // alternate. With one more behind, loader and consumer would wait for each other.
+    const int behind = max_of(cut.stages - (cut.alternate ? 3 : 2), 0);
     int stage = 0, parity = 0, arrived = 0, under_way = 0;
     auto arrive = [&]() {
         fence_proxy_async();
@@ -96,12 +99,26 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Cut& cut, co
         char* s_stage = s_stages + stage * cut.stage_bytes;
         mbarrier_wait(&empty[stage], parity ^ 1);
 
-        float* s_dy = reinterpret_cast<float*>(s_stage + lane / 4 * cut.dy_pitch) + lane % 4;
-        const float* dy = g_dy + (int64_t(n) * conv.K + tile.group * K_group + tile.k0) * PQ + pq;
-        #pragma unroll 4
-        for (int k = warp; k < cut.k_rows; k += kLoaders) {
-            const bool inside = exists && k < k_count;
-            copy_async<4>(s_dy + 4 * k, inside ? dy + int64_t(k) * PQ : g_dy, inside);
+        const int first_k = tile.group * K_group + tile.k0;
+        if (cut.vectors) {   // a lane copies four pixels of every 16th filter
+            const int four = step * kPixels + lane % 8 * 4;
+            const bool has = four < pixels;
+            const int image = has ? four / PQ : 0;
+            const float* dy = g_dy + (int64_t(image) * conv.K + first_k) * PQ + four - image * PQ;
+            float* s_dy = reinterpret_cast<float*>(s_stage + lane % 8 * cut.dy_pitch);
+            #pragma unroll 4
+            for (int k = 4 * warp + lane / 8; k < cut.k_rows; k += 4 * kLoaders) {
+                const bool inside = has && k < k_count;
+                copy_async<16>(s_dy + 4 * k, inside ? dy + int64_t(k) * PQ : g_dy, inside);
+            }
+        } else {
+            const float* dy = g_dy + (int64_t(n) * conv.K + first_k) * PQ + pq;
+            float* s_dy = reinterpret_cast<float*>(s_stage + lane / 4 * cut.dy_pitch) + lane % 4;
+            #pragma unroll 4
+            for (int k = warp; k < cut.k_rows; k += kLoaders) {
+                const bool inside = exists && k < k_count;
+                copy_async<4>(s_dy + 4 * k, inside ? dy + int64_t(k) * PQ : g_dy, inside);
+            }
         }
 
         float* s_x = reinterpret_cast<float*>(s_stage + cut.x_at + lane / 4 * cut.x_pitch) + lane % 4;
@@ -325,7 +342,8 @@ CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem* problem, con
         using S = decltype(shape);
         Cut cut = cut_for<S>(conv, device.smem, device.sms);
         if (cut.tiles == 0) return "dw has more than 2^31 tiles";
-        if (cut.stages < 2) return "two stages do not fit into shared memory";
+        cut.vectors = conv.P * conv.Q % 4 == 0 && reinterpret_cast<uintptr_t>(dy) % 16 == 0;
+        if (cut.stages < (cut.alternate ? 3 : 2)) return "the stages do not fit into shared memory";
         const int64_t one = part_bytes<S>(cut);
         if (int64_t(workspace_bytes) < one) return "the workspace is too small for the sums";
         cut.parts = int(min_of(int64_t(cut.parts), int64_t(workspace_bytes) / one));
