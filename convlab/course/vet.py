@@ -57,7 +57,10 @@ _PRAGMAS = re.compile(r"(?:unroll|nounroll|once)\b")
 _REFUSED = (
     (r"\b_*asm_*\b", "assembly: use the wrappers in convlab's headers"),
     (r"\b__attribute(?:__)?\b|\[\[", "attributes of the compiler"),
-    (r"\b__(?:builtin|sync_|atomic|sanitizer|tsan|ubsan|cxa|gcc|gxx|gnu|extension)\w*", "compiler names"),
+    (
+        r"\b__(?:builtin|sync_|atomic|sanitizer|tsan|ubsan|cxa|gcc|gxx|gnu|extension)\w*",
+        "compiler names",
+    ),
     (r"\b_Pragma\b", "a pragma in a macro"),
     (r"\b(?:CONVLAB_SIMULATOR|__SANITIZE_\w+|__GNUC__|__has_\w+)\b", "a question where it runs"),
     (r"\bsim(?:_\w+|\s*::)", "names of the simulator"),
