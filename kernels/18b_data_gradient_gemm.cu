@@ -105,9 +105,9 @@ data_gradient_gemm(ConvProblem conv, bool vectors, const float* __restrict__ g_d
         const Phase rows =
             phase_of(first_h, conv.stride_h, conv.pad_h, conv.dilation_h, conv.R);
         s_phase[0] = within(rows, one_image ? int(m0 % plane / count_w) : 0,
-                           one_image ? int(m1 % plane / count_w) : count_h - 1, conv.P);
+                            one_image ? int(m1 % plane / count_w) : count_h - 1, conv.P);
         s_phase[1] = within(phase_of(first_w, conv.stride_w, conv.pad_w, conv.dilation_w, conv.S),
-                              0, count_w - 1, conv.Q);
+                            0, count_w - 1, conv.Q);
     }
     __syncthreads();   // the phase is known
     const int taps = s_phase[0].taps * s_phase[1].taps;

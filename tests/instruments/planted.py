@@ -1109,8 +1109,8 @@ DATA_GEMM = _of(
        ("    __syncthreads();   // the first rows are written\n", ""), at=_OF_ROWS, sim=FAULT,
        cuda=None, why=OVERLAP),
     _m("no_barrier_tile", "each thread waits for its own copies only",
-       ("        __syncthreads();   // all have copied their part of this tile, and have read the one "
-        "before\n", ""), at=(*_OF_DY, *_OF_ROWS, "__pipeline_memcpy_async"),
+       (("        __syncthreads();   // all have copied their part of this tile, and have read the one "
+         "before\n"), ""), at=(*_OF_DY, *_OF_ROWS, "__pipeline_memcpy_async"),
        inline="convlab_async.cuh", sim=FAULT, cuda=WRONG),
     _m("waits_too_little", "the copies of the tile to be used are not waited for",
        ("__pipeline_wait_prior(0)", "__pipeline_wait_prior(1)"), at=_OF_DY, sim=FAULT, cuda=None,
@@ -1203,8 +1203,8 @@ WEIGHT_GEMM = _of(
        ("    __syncthreads();   // the columns are written\n", ""), at=("s_columns[i]",), sim=FAULT,
        cuda=None, why=OVERLAP),
     _m("no_barrier_tile", "each thread waits for its own copies only",
-       ("        __syncthreads();   // all have copied their part of this tile, and have read the one "
-        "before\n", ""), at=_OF_X, sim=FAULT, cuda=WRONG),
+       (("        __syncthreads();   // all have copied their part of this tile, and have read the one "
+         "before\n"), ""), at=_OF_X, sim=FAULT, cuda=WRONG),
     _m("waits_too_little", "the copies of the tile to be used are not waited for",
        ("__pipeline_wait_prior(0)", "__pipeline_wait_prior(1)"), at=_OF_X, sim=FAULT, cuda=None,
        why=EARLY),
