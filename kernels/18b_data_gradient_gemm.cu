@@ -1,7 +1,6 @@
 // title: Data gradient, implicit GEMM by phases
-// idea: With stride 2, dx has four phases: even or odd rows, even or odd columns. The elements of a
-//       phase are reached by the same taps. So a phase is a convolution of dy with stride 1, a matrix
-//       product in tiles.
+// idea: With stride 2, dx has four phases: even or odd rows, even or odd columns. The same taps reach
+//       all elements of a phase. So it is a convolution of dy with stride 1: a product in tiles.
 // change: Against 18: tiles in shared memory and registers, copied while the tile before is multiplied.
 //       No tap misses because of the stride. The cost: dx is stored every stride-th element.
 // mapping: block -> kBN channels of one group x kBM elements (n, h, w) of one phase, end to end; thread
@@ -9,7 +8,6 @@
 // computes: data gradient
 // precision: fp32
 // epilogue: none
-// parent: 18_data_gradient
 // supports: everything
 // limits: The multipliers, if there are many filters. With a stride, a warp stores parts of sectors,
 //       and phases with few taps have little to multiply for each store.
