@@ -6,8 +6,10 @@ NVIDIA's "CUDA Binary Utilities" describes the opcodes, in the chapter "Instruct
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import functools
+import itertools
 import math
 import re
 from collections import Counter
@@ -122,6 +124,26 @@ class Instruction:
         return _ACCESSES.get(self.opcode.partition(".")[0])
 
     @property
+    def leaves(self) -> bool:
+        """Whether another instruction than the next one may run after it."""
+        return self.target is not None or self.opcode.startswith(("EXIT", "RET", "BRX"))
+
+    @property
+    def always_leaves(self) -> bool:
+        """Whether the next instruction never runs after it."""
+        # A branch's own predicate is an operand: "UP0, `(.L_x_1)".
+        return self.leaves and not self.guard and "," not in self.operands
+
+    @property
+    def only_fills(self) -> bool:
+        """Whether it is an asynchronous copy that only writes zeros, without a source.
+
+        nvcc generates it next to the copy of the same source line, under the opposite guard. Both
+        issue, and each lane's data move once.
+        """
+        return self.opcode.startswith("LDGSTS") and self.operands.endswith("!PT")
+
+    @property
     def tensor_flops(self) -> int:
         """The operations of a tensor core instruction, per warp.
 
@@ -191,13 +213,59 @@ class Function:
 
     @functools.cached_property
     def loops(self) -> list[Loop]:
-        """Its loops, one for each target of backward branches."""
+        """Its loops, one for each target of backward branches that is on every way to the branch.
+
+        nvcc moves code that rarely runs to the end, such as the waiting at an mbarrier. Its jump back
+        is no loop: the target can be reached without it, and does not lead to it alone.
+        """
         ends: dict[int, int] = {}
         for instruction in self.instructions:
             target = instruction.target
             if target is not None and target < instruction.address:
-                ends[target] = max(ends.get(target, 0), instruction.address)
+                if self._is_on_every_way(target, instruction.address):
+                    ends[target] = max(ends.get(target, 0), instruction.address)
         return [Loop(start, end) for start, end in sorted(ends.items())]
+
+    def _is_on_every_way(self, target: int, address: int) -> bool:
+        """Return whether each way from the first instruction to `address` passes `target`."""
+        starts = self._block_starts
+        first = starts[0]
+        goal = starts[bisect.bisect_right(starts, address) - 1]
+        if target in (first, goal):
+            return True
+        reached = {first}
+        todo = [first]
+        while todo:
+            for successor in self._successors[todo.pop()]:
+                if successor != target and successor not in reached:
+                    if successor == goal:
+                        return False
+                    reached.add(successor)
+                    todo.append(successor)
+        return True
+
+    @functools.cached_property
+    def _block_starts(self) -> list[int]:
+        """The addresses at which its basic blocks begin."""
+        starts = {i.target for i in self.instructions if i.target is not None}
+        starts |= {i.address + INSTRUCTION_BYTES for i in self.instructions if i.leaves}
+        starts.add(self.instructions[0].address)
+        return sorted(starts & {i.address for i in self.instructions})
+
+    @functools.cached_property
+    def _successors(self) -> dict[int, list[int]]:
+        """The basic blocks that may run after each one, by their first addresses."""
+        following: dict[int, list[int]] = {}
+        starts = self._block_starts
+        for instruction, after in itertools.zip_longest(self.instructions, self.instructions[1:]):
+            block = starts[bisect.bisect_right(starts, instruction.address) - 1]
+            ways = following.setdefault(block, [])
+            if instruction.target is not None:
+                ways.append(instruction.target)
+            ends = after is None or after.address in starts
+            if ends and after is not None and not instruction.always_leaves:
+                ways.append(after.address)
+        return following
 
     @functools.cached_property
     def by_loop(self) -> dict[Loop | None, list[Instruction]]:
@@ -239,7 +307,7 @@ class Function:
         access = (row["space"], row["kind"])
         line_of = {}
         for instruction in self.instructions:
-            if instruction.access != access:
+            if instruction.access != access or instruction.only_fills:
                 continue
             if self.shares_file(row):
                 line = instruction.line
