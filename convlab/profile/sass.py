@@ -66,6 +66,8 @@ _ACCESSES = {
 _MULTIPLY_ADDS = ("FFMA", "HMMA", "HGMMA")
 # nvcc may attribute an access to a line near its source line, at most this many lines away.
 _NEAREST_LINES = 3
+# The lines of a header's function, which has one branch for nvcc and one for the simulator.
+_NEAREST_IN_FUNCTION = 12
 # The bytes of an instruction, on all supported compute capabilities.
 INSTRUCTION_BYTES = 16
 
@@ -302,23 +304,32 @@ class Function:
     def compiled_from(self, row: Mapping[str, Any]) -> list[Instruction]:
         """Return the loads or stores compiled from a counted source line, or the nearest line.
 
-        A line of another file is one of a header's function that was inlined.
+        A line of another file is one of a header's function that was inlined. The simulator may run
+        other lines of this function than nvcc compiles. Then the width says which copies are meant.
         """
         access = (row["space"], row["kind"])
+        own = self.shares_file(row)
         line_of = {}
         for instruction in self.instructions:
             if instruction.access != access or instruction.only_fills:
                 continue
-            if self.shares_file(row):
+            if own:
                 line = instruction.line
             else:
                 line = instruction.line_in(Path(row["file"]).name, row["line"])
             if line is not None:
                 line_of[instruction] = line
         nearest = min((abs(line - row["line"]) for line in line_of.values()), default=math.inf)
-        if nearest > _NEAREST_LINES:
+        if nearest <= _NEAREST_LINES:
+            return [i for i, line in line_of.items() if abs(line - row["line"]) == nearest]
+        if own or nearest > _NEAREST_IN_FUNCTION or not row.get("lanes"):
             return []
-        return [i for i, line in line_of.items() if abs(line - row["line"]) == nearest]
+        width = 8 * row["bytes"] / row["lanes"]
+        return [
+            i
+            for i, line in line_of.items()
+            if abs(line - row["line"]) <= _NEAREST_IN_FUNCTION and i.width == width
+        ]
 
     def mix(self, loop: Loop | None = None) -> dict[str, int]:
         """Return how many instructions of each kind a loop, or the function, has."""
