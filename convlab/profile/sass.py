@@ -319,9 +319,15 @@ class Function:
                 line = instruction.line_in(Path(row["file"]).name, row["line"])
             if line is not None:
                 line_of[instruction] = line
-        nearest = min((abs(line - row["line"]) for line in line_of.values()), default=math.inf)
+        # The simulator names the line on which a statement begins, and nvcc the line of the access.
+        closest = min(
+            line_of.values(),
+            key=lambda line: (abs(line - row["line"]), line < row["line"]),
+            default=math.inf,
+        )
+        nearest = abs(closest - row["line"])
         if nearest <= _NEAREST_LINES:
-            return [i for i, line in line_of.items() if abs(line - row["line"]) == nearest]
+            return [i for i, line in line_of.items() if line == closest]
         if own or nearest > _NEAREST_IN_FUNCTION or not row.get("lanes"):
             return []
         width = 8 * row["bytes"] / row["lanes"]
