@@ -313,7 +313,9 @@ def _part(
     waiting = sm_seconds / SUSTAINED - max(terms.values(), default=0.0)
     terms["waiting"] = max(0.0, waiting)
     tensor_rate = 1e12 * ((gpu.datasheet and gpu.datasheet.tf32_tflops) or math.inf)
-    terms["tensor"] = work.tensor_flops * warps / tensor_rate
+    # The last wave of blocks takes as long as the others.
+    share_in_use = launched.blocks / (per_sm * gpu.sms)
+    terms["tensor"] = work.tensor_flops * warps / (tensor_rate * share_in_use)
     terms["L2"] = _l2_bytes(lines, l1_misses) / (L2_BYTES * gpu.sms * hertz)
     terms["DRAM"] = dram_seconds
     issued: Counter[int] = Counter()
