@@ -139,8 +139,7 @@ class _ControlFlow:
         for instruction in inner:
             self.access_counts[instruction.address] = self.loop_counts[loops[instruction]]
         if not inner or not rest:
-            for instruction in rest:
-                self.access_counts[instruction.address] = bits / _width(copies)
+            self._distribute_evenly(rest, bits)
             return
         moved = sum(i.width * self.access_counts[i.address] for i in inner)
         remaining = max(0.0, bits - moved)
@@ -148,6 +147,19 @@ class _ControlFlow:
             count = min(self.loop_counts[loops[instruction]], remaining / instruction.width)
             self.access_counts[instruction.address] = count
             remaining = max(0.0, remaining - count * instruction.width)
+
+    def _distribute_evenly(self, copies: list[Instruction], bits: float) -> None:
+        """Set how often some accesses run: equally often, but none more often than its loop."""
+
+        def most(instruction: Instruction) -> float:
+            return self.loop_counts[self.function.loop_of(instruction)]
+
+        width = _width(copies)
+        for instruction in sorted(copies, key=most):
+            count = min(most(instruction), bits / width)
+            self.access_counts[instruction.address] = count
+            bits -= count * instruction.width
+            width -= instruction.width
 
     def _counts_in(self, loop: Loop | None) -> dict[int, float]:
         """Return how often each instruction of a loop runs, without the loops inside it."""

@@ -117,13 +117,23 @@ class Instruction:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the integer unit runs it, and not a multiplier, converter or the uniform path."""
+        """Whether the integer unit runs it, and not a multiplier, converter or the uniform path.
+
+        This unit also compares floating-point numbers.
+        """
+        if re.match(r"FSETP|FMNMX|FSEL|FCHK", self.opcode):
+            return True
         return self.kind == "integer" and not re.match(r"U|IMAD|R2U|MUFU|I2F|F2I", self.opcode)
 
     @property
     def access(self) -> tuple[str, str] | None:
         """("global" or "shared", "load" or "store"); None if it accesses neither memory."""
         return _ACCESSES.get(self.opcode.partition(".")[0])
+
+    @property
+    def copies_through_l1(self) -> bool:
+        """Whether it is an asynchronous copy that does not bypass L1, as those of 4 and 8 bytes."""
+        return self.opcode.startswith("LDGSTS") and "BYPASS" not in self.opcode
 
     @property
     def leaves(self) -> bool:
@@ -223,9 +233,10 @@ class Function:
         ends: dict[int, int] = {}
         for instruction in self.instructions:
             target = instruction.target
-            if target is not None and target < instruction.address:
-                if self._is_on_every_way(target, instruction.address):
-                    ends[target] = max(ends.get(target, 0), instruction.address)
+            if target is None or target >= instruction.address:
+                continue
+            if self._is_on_every_way(target, instruction.address):
+                ends[target] = max(ends.get(target, 0), instruction.address)
         return [Loop(start, end) for start, end in sorted(ends.items())]
 
     def _is_on_every_way(self, target: int, address: int) -> bool:
