@@ -125,7 +125,7 @@ class Instruction:
             return True
         return self.kind == "integer" and not re.match(r"U|IMAD|R2U|MUFU|I2F|F2I", self.opcode)
 
-    @property
+    @functools.cached_property
     def access(self) -> tuple[str, str] | None:
         """("global" or "shared", "load" or "store"); None if it accesses neither memory."""
         return _ACCESSES.get(self.opcode.partition(".")[0])
