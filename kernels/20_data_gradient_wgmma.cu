@@ -1,7 +1,6 @@
 // title: Data gradient on Hopper's tensor cores, phase by phase
-// idea: The elements h, w of dx with the same remainders modulo the stride are reached by the same taps.
-//       They are the output of a convolution of dy with stride 1, whose filter is these taps, turned
-//       by 180 degrees, with K and C exchanged.
+// idea: Elements of dx whose h and w leave the same remainders modulo the stride are reached by the same
+//       taps: each such phase is a convolution of dy, with these taps turned by 180 degrees.
 // change: Against 11: only the packing of the filter is new, and stores with a stride. The main loop
 //       multiplies dy with the filter of a phase.
 // mapping: as 11, once for each phase: block -> 64 channels of dx of one group, every n-th tile of the

@@ -1,10 +1,11 @@
 // title: Data gradient in bf16
 // idea: With stride 1, the data gradient is a convolution of dy: the filter is turned by 180 degrees, and
 //       input and output channels change places. So the fastest rung for convolutions computes it.
-// change: Against 20: dy, w and dx are bf16, as x, w and y are in 15.
+// change: Against 20: dy, w and dx are bf16, as x, w and y are in 15. Only stride 1: the whole filter is
+//       turned in memory, and rung 15 does the rest.
 // mapping: as 15_wgmma_bf16, with dy in place of x and dx in place of y.
 // computes: data gradient
-// parent: 20_data_gradient_tf32
+// parent: 20_data_gradient_wgmma
 // precision: bf16
 // tensors: dy bf16, w bf16, dx bf16
 // epilogue: none

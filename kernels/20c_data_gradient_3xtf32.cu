@@ -1,10 +1,11 @@
 // title: Data gradient with fp32 accuracy on tensor cores
 // idea: With stride 1, the data gradient is a convolution of dy: the filter is turned by 180 degrees, and
 //       input and output channels change places. So the fastest rung for convolutions computes it.
-// change: Against 20: each number is split into two TF32 numbers, as in 13.
+// change: Against 20: each number is split into two TF32 numbers, as in 13. Only stride 1: the whole filter
+//       is turned in memory, and rung 13 does the rest.
 // mapping: as 13_wgmma_3xtf32, with dy in place of x and dx in place of y.
 // computes: data gradient
-// parent: 20_data_gradient_tf32
+// parent: 20_data_gradient_wgmma
 // precision: fp32
 // epilogue: none
 // arch: sm_90a

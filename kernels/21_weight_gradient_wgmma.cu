@@ -1,14 +1,11 @@
 // title: Weight gradient on Hopper's tensor cores
-// idea: dw is a product of dy and shifted x, and its sums run over pixels, which both tensors hold
-//       side by side. dy is wgmma's operand in shared memory. A shift by one pixel is no multiple of
-//       16 bytes, so lanes gather x into registers, at any stride.
-// change: Against 19b: tensor cores. Rows are (c, r, s), columns are filters. As in 17, warps copy
-//       asynchronously while others multiply. Sums move to fp32 memory from time to time, because
-//       tensor cores truncate long sums.
+// idea: dw's sums run over pixels, which dy and x both hold side by side. dy is an operand in shared
+//       memory. A shift by a pixel is not 16 bytes, so lanes gather x into registers.
+// change: Against 19b: tensor cores. Rows are (c, r, s), columns are filters. Loader warps copy while
+//       others multiply. Long sums move to memory from time to time, because tensor cores truncate them.
 // mapping: block -> 192 rows (c, r, s) x 128 filters (64 if the group has no more) of one group, every
 //       n-th tile of pixels; a consumer warpgroup -> 64 rows; four loader warps -> x and dy.
 // computes: weight gradient
-// parent: 19b_weight_gradient_gemm
 // precision: tf32
 // epilogue: none
 // arch: sm_90a

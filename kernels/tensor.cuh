@@ -154,17 +154,6 @@ __device__ __forceinline__ void griddepcontrol_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// Moves registers between warpgroups, each as a whole: one gives some back, another takes more. The
-// counts are of a thread, multiples of 8, and all warpgroups' together must fit into an SM's 65536.
-template <int kRegisters>
-__device__ __forceinline__ void fewer_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void more_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
 // ---- wgmma: four warps multiply, operands in shared memory (sm_90a) ---------------------------
 // The first operand may also be in registers; the wrappers here do not offer that.
 // The fence is needed before the first wgmma, and after other instructions have accessed registers

@@ -91,12 +91,6 @@ void fence_proxy_async() SIM_RUNTIMES(fence_proxy_async);
 __forceinline__ void griddepcontrol_launch_dependents() {}
 void griddepcontrol_wait() SIM_RUNTIMES(griddepcontrol_wait);
 
-// A thread of the simulator has as many registers as it needs.
-template <int kRegisters>
-void fewer_registers() {}
-template <int kRegisters>
-void more_registers() {}
-
 // ---- wgmma --------------------------------------------------------------------------------
 // Each warp computes its 16 rows. Nothing checks that the four warps of a group execute together.
 void wgmma_fence() SIM_RUNTIMES(wgmma_fence);
