@@ -36,7 +36,7 @@ constexpr int kWord = 4 / kSize;      // pixels of a word of wgmma's operands
 constexpr int kStep = 8 * kWord;      // pixels of a step: one wgmma
 constexpr int kSteps = 8;             // steps of a stage, at most
 constexpr int kPixels = kSteps * kStep;
-constexpr int kRows = 192;            // rows (c, r, s) of a block
+constexpr int kRows = 192;            // rows (c, r, s) of a block; twice as many, if it has two parts
 constexpr int kConsumers = 2 * kRows, kLoaders = 128, kThreads = kConsumers + kLoaders;
 constexpr int kMaxStages = 6;
 constexpr int kAddThreads = 256;
@@ -51,6 +51,7 @@ static_assert(kPeriod >= 1, "PERIOD: at least 1");
 // A stage has dy as [16 bytes of pixels][filter], which is wgmma's order, and then x as
 // [channel][row][column].
 struct Work {
+    int block_rows;                   // rows (c, r, s) of a block
     int row_blocks, k_blocks;         // of a group
     int splits;                       // blocks that share the pixels
     int tiles_p, tiles_q, tiles;      // of all images
@@ -73,11 +74,11 @@ __device__ __forceinline__ Item item_at(const ConvProblem& conv, const Work& wor
     const int unit = blockIdx.x % units, taps = conv.R * conv.S;
     Item item;
     item.split = blockIdx.x / units;
-    item.row0 = unit % work.row_blocks * kRows;
+    item.row0 = unit % work.row_blocks * work.block_rows;
     item.k0 = unit / work.row_blocks % work.k_blocks * filters;
     item.group = unit / work.row_blocks / work.k_blocks;
     item.c0 = item.row0 / taps;
-    const int last = min_of(item.row0 + kRows, conv.C / conv.groups * taps) - 1;
+    const int last = min_of(item.row0 + work.block_rows, conv.C / conv.groups * taps) - 1;
     item.channels = last / taps - item.c0 + 1;
     return item;
 }
@@ -236,36 +237,45 @@ __device__ __forceinline__ uint32_t operand(const bf16* s_x, int step, bool whol
     return (whole || valid > 0 ? low : 0) | (whole || valid > 1 ? high << 16 : 0);
 }
 
-// A consumer warpgroup: multiplies 64 rows of x with the filters of dy.
-template <int filters>
+// A consumer warpgroup: multiplies 64 rows of x, in each part of the block's rows, with the filters of
+// dy. `simple`: a tile is one row of kPixels pixels, and x has no stride.
+template <int filters, int parts, bool simple>
 __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& work, const Item& item,
                                          const Block& b, int warp, float* g_sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, taps = conv.R * conv.S;
-    const int half_step = 4 * kWord * conv.stride_w;   // numbers of x, from word t to t + 4
-    // A lane gathers two rows, g and g + 8 of its warp's 16, and words t and t + 4.
-    int at[2];
+    constexpr int kGroup = 2 / parts;   // steps
+    const int stride_w = simple ? 1 : conv.stride_w;
+    const int half_step = 4 * kWord * stride_w;   // numbers of x, from word t to t + 4
+    // A lane gathers two rows of a part, g and g + 8 of its warp's 16, and words t and t + 4.
+    int at[parts][2];
     #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = min_of(item.row0 + 16 * warp + 8 * half + g,
-                               conv.C / conv.groups * taps - 1);
-        const int c = row / taps - item.c0, r = row % taps / conv.S, s = row % conv.S;
-        at[half] = c * work.plane + r * conv.dilation_h * work.pitch + s * conv.dilation_w +
-                   work.left + t * kWord * conv.stride_w;
+    for (int part = 0; part < parts; ++part) {
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = min_of(item.row0 + part * kRows + 16 * warp + 8 * half + g,
+                                   conv.C / conv.groups * taps - 1);
+            const int c = row / taps - item.c0, r = row % taps / conv.S, s = row % conv.S;
+            at[part][half] = c * work.plane + r * conv.dilation_h * work.pitch +
+                             s * conv.dilation_w + work.left + t * kWord * stride_w;
+        }
     }
     const uint64_t dy_first = wgmma_descriptor(b.s_stages, 16 * (filters + 1), 128);
-    float r_acc[filters / 2] = {};   // wgmma's d: 64 rows x `filters`
+    float r_acc[parts][filters / 2] = {};   // wgmma's d: 64 rows x `filters`
     int stage = 0, parity = 0, since = 0;
     bool added = false;
     // This lane's sums in memory: [split][unit][filter][row].
-    float* sums = g_sums + (int64_t(blockIdx.x) * filters + 2 * t) * kRows + 16 * warp + g;
+    float* sums = g_sums + (int64_t(blockIdx.x) * filters + 2 * t) * (parts * kRows) + 16 * warp + g;
     auto move_sums = [&] {
         #pragma unroll
-        for (int j = 0; j < filters / 8; ++j)
+        for (int part = 0; part < parts; ++part)
             #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                float* to = sums + (8 * j + i % 2) * kRows + i / 2 * 8;
-                *to = added ? *to + r_acc[4 * j + i] : r_acc[4 * j + i];
-            }
+            for (int j = 0; j < filters / 8; ++j)
+                #pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float* to = sums + (8 * j + i % 2) * (parts * kRows) + part * kRows + i / 2 * 8;
+                    const float sum = r_acc[part][4 * j + i];
+                    *to = added ? *to + sum : sum;
+                }
         added = true;
         since = 0;
     };
@@ -276,59 +286,70 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
         const Number* s_x =
             reinterpret_cast<const Number*>(b.s_stages + stage * work.stage_bytes + work.dy_bytes);
         const uint64_t dy_stage = wgmma_moved(dy_first, stage * (work.stage_bytes / 16));
-        // Multiplies the tile's steps. `whole`: all pixels are there, and every step.
-        auto multiply_steps = [&](auto whole) {
-            const Number* s_0 = s_x + at[0];
-            const Number* s_1 = s_x + at[1];
-            int row = 0, column = 0;   // of the step's first pixel, in the tile
-            auto gather = [&](uint32_t (&r_x)[4]) {
-                const bool there = row < work.rows && tile.p + row < conv.P;
-                const int left = there ? conv.Q - tile.q - column - t * kWord : 0;   // pixels
+        // A step's words of x. `first`: its first pixel's number in a staged row; `left`: how many of
+        // its pixels are in dy, from this lane's on.
+        auto gather = [&](uint32_t (&r_x)[parts][4], int first, auto whole, int left) {
+            #pragma unroll
+            for (int part = 0; part < parts; ++part)
                 #pragma unroll
                 for (int i = 0; i < 4; ++i)
-                    r_x[i] = operand((i % 2 ? s_1 : s_0) + i / 2 * half_step, conv.stride_w,
-                                     whole.value, left - i / 2 * 4 * kWord);
-                column += kStep;
-                int forward = kStep * conv.stride_w;
-                if (column == work.columns) {
-                    forward += conv.stride_h * work.pitch - work.columns * conv.stride_w;
-                    column = 0;
-                    ++row;
-                    // Steps that are not there read the first row, and use nothing of it.
-                    if (row == work.rows)
-                        forward -= work.rows * conv.stride_h * work.pitch;
-                }
-                s_0 += forward;
-                s_1 += forward;
-            };
-            auto product = [&](const uint32_t (&r_from)[2][4], int step) {
-                wgmma_fence();
+                    r_x[part][i] = operand(s_x + at[part][i % 2] + first + i / 2 * half_step,
+                                           stride_w, whole.value, left - i / 2 * 4 * kWord);
+        };
+        auto product = [&](const uint32_t (&r_from)[kGroup][parts][4], int step) {
+            wgmma_fence();
+            #pragma unroll
+            for (int i = 0; i < kGroup; ++i)
                 #pragma unroll
-                for (int i = 0; i < 2; ++i)
-                    wgmma_n(r_acc, r_from[i],
+                for (int part = 0; part < parts; ++part)
+                    wgmma_n(r_acc[part], r_from[i][part],
                             wgmma_moved(dy_stage, (step + i) * 2 * (filters + 1)),
                             since + step + i > 0);
-                wgmma_commit();
-            };
-            // Two steps are gathered while two others are multiplied.
-            uint32_t r_x[2][2][4];
-            #pragma unroll 1
-            for (int step = 0; step < work.steps; step += 4) {
-                gather(r_x[0][0]);
-                gather(r_x[0][1]);
-                product(r_x[0], step);
-                gather(r_x[1][0]);
-                gather(r_x[1][1]);
-                product(r_x[1], step + 2);
-                wgmma_wait<0>();
+            wgmma_commit();
+        };
+        // A group of steps is gathered while another one is multiplied.
+        uint32_t r_x[2][kGroup][parts][4];
+        auto multiply_row = [&](auto whole) {
+            const int left = conv.Q - tile.q - t * kWord;
+            #pragma unroll
+            for (int step = 0; step < kSteps; step += kGroup) {
+                uint32_t (&r_now)[kGroup][parts][4] = r_x[step / kGroup % 2];
+                #pragma unroll
+                for (int i = step; i < step + kGroup; ++i)
+                    gather(r_now[i - step], kStep * i, whole, left - kStep * i);
+                product(r_now, step);
+                if (step > 0) wgmma_wait<1>();
             }
         };
-        if (tile.p + work.rows <= conv.P && tile.q + work.columns <= conv.Q &&
-            work.steps * kStep == work.rows * work.columns) {
-            multiply_steps(std::true_type());
+        if constexpr (simple) {
+            if (tile.q + kPixels <= conv.Q) {
+                multiply_row(std::true_type());
+            } else {
+                multiply_row(std::false_type());
+            }
         } else {
-            multiply_steps(std::false_type());
+            int row = 0, column = 0;   // of the step's first pixel, in the tile
+            auto gather_next = [&](uint32_t (&r_to)[parts][4]) {
+                const bool there = row < work.rows && tile.p + row < conv.P;
+                // Steps that are not there read the first row, and use nothing of it.
+                const int from = there ? row * conv.stride_h * work.pitch + column * stride_w : 0;
+                gather(r_to, from, std::false_type(),
+                       there ? conv.Q - tile.q - column - t * kWord : 0);
+                column += kStep;
+                if (column == work.columns) column = 0, ++row;
+            };
+            #pragma unroll 1
+            for (int step = 0; step < work.steps; step += 2 * kGroup) {
+                #pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    #pragma unroll
+                    for (int i = 0; i < kGroup; ++i) gather_next(r_x[half][i]);
+                    product(r_x[half], step + half * kGroup);
+                }
+                wgmma_wait<0>();
+            }
         }
+        wgmma_wait<0>();
         if (lane == 0) mbarrier_arrive(&b.empty[stage]);
         if (++stage == work.stages) stage = 0, parity ^= 1;
         advance(work, tile, by);
@@ -337,7 +358,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
     if (since > 0) move_sums();
 }
 
-template <int filters>
+template <int filters, int parts>
 __global__ void __launch_bounds__(kThreads, 1)
 weight_gradient_wgmma(ConvProblem conv, Work work, const Number* __restrict__ g_x,
                       const Number* __restrict__ g_dy, float* __restrict__ g_sums) {
@@ -363,7 +384,11 @@ weight_gradient_wgmma(ConvProblem conv, Work work, const Number* __restrict__ g_
     __syncthreads();
     const Item item = item_at(conv, work, filters);
     if (warp < kConsumers / 32) {
-        multiply<filters>(conv, work, item, b, warp, g_sums);
+        if (work.columns == kPixels && conv.stride_w == 1) {
+            multiply<filters, parts, true>(conv, work, item, b, warp, g_sums);
+        } else {
+            multiply<filters, parts, false>(conv, work, item, b, warp, g_sums);
+        }
     } else {
         load_any<filters>(conv, work, item, b, g_x, g_dy);
     }
@@ -382,25 +407,27 @@ add_splits(ConvProblem conv, Work work, int filters, const float* __restrict__ g
     if (i >= int64_t(conv.K) * rows) return;
     const int row = int(i % rows), k = int(i / rows) % K_group, group = int(i / rows) / K_group;
     const int units = conv.groups * work.k_blocks * work.row_blocks;
-    const int unit = (group * work.k_blocks + k / filters) * work.row_blocks + row / kRows;
-    const float* sums = g_sums + (int64_t(unit) * filters + k % filters) * kRows + row % kRows;
+    const int unit = (group * work.k_blocks + k / filters) * work.row_blocks + row / work.block_rows;
+    const float* sums =
+        g_sums + (int64_t(unit) * filters + k % filters) * work.block_rows + row % work.block_rows;
     float r_sum = 0.0f;
     #pragma unroll 8
     for (int split = 0; split < work.splits; ++split)
-        r_sum += sums[split * int64_t(units) * filters * kRows];
+        r_sum += sums[split * int64_t(units) * filters * work.block_rows];
     put(g_dw + i, r_sum);
 }
 
 static int filters_of(const ConvProblem& conv) { return conv.K / conv.groups > 64 ? 128 : 64; }
 
 // Cuts the problem into tiles and parts. `stages` is 0 if they do not fit into shared memory.
-static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t limit) {
+static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t limit, int parts) {
     Work work = {};
     const int filters = filters_of(conv), taps = conv.R * conv.S;
     const int rows = conv.C / conv.groups * taps;
-    work.row_blocks = ceil_div(rows, kRows);
+    work.block_rows = parts * kRows;
+    work.row_blocks = ceil_div(rows, work.block_rows);
     work.k_blocks = ceil_div(conv.K / conv.groups, filters);
-    work.channels = min_of(conv.C / conv.groups, (kRows - 1) / taps + 2);
+    work.channels = min_of(conv.C / conv.groups, (work.block_rows - 1) / taps + 2);
     work.tiles_q = ceil_div(ceil_div(conv.Q, kStep) * kStep, kPixels);
     work.columns = ceil_div(ceil_div(conv.Q, work.tiles_q), kStep) * kStep;
     work.dy_bytes = 2 * kSteps * (filters + 1) * 16;
@@ -430,14 +457,22 @@ static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t l
     if (work.stages == 0) return work;
     work.tiles = conv.N * work.tiles_p * work.tiles_q;
     const int64_t units = int64_t(conv.groups) * work.k_blocks * work.row_blocks;
-    const int64_t fit = limit / (units * filters * kRows * 4);
+    const int64_t fit = limit / (units * filters * work.block_rows * 4);
     work.splits = int(max_of(int64_t(1), min_of(min_of(int64_t(work.tiles), fit),
                                                  int64_t(device.sms) / units)));
     return work;
 }
+// Two parts share the reads of dy, if their sums fit into registers and their x into shared memory.
+static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t limit) {
+    if (filters_of(conv) == 64 && conv.C / conv.groups * conv.R * conv.S > kRows) {
+        const Work work = work_of(conv, device, limit, 2);
+        if (work.stages > 2) return work;
+    }
+    return work_of(conv, device, limit, 1);
+}
 static int64_t sum_bytes(const ConvProblem& conv, const Work& work) {
     return int64_t(conv.groups) * work.k_blocks * work.row_blocks * work.splits *
-           filters_of(conv) * kRows * 4;
+           filters_of(conv) * work.block_rows * 4;
 }
 
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) {
@@ -483,8 +518,9 @@ CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem* problem, con
         return launch_error();
     };
     if (conv.N > 0) {
-        const char* error = filters == 128 ? launch(weight_gradient_wgmma<128>)
-                                           : launch(weight_gradient_wgmma<64>);
+        const char* error = filters == 128              ? launch(weight_gradient_wgmma<128, 1>)
+                            : work.block_rows == kRows ? launch(weight_gradient_wgmma<64, 1>)
+                                                       : launch(weight_gradient_wgmma<64, 2>);
         if (error) return error;
     }
     launch_dependent(add_splits, int(adding), kAddThreads, 0, stream, conv, work, filters, sums, dw);
