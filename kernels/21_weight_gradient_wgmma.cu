@@ -18,6 +18,7 @@
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
 //       or Q <= 64 and 72000 + 8 * (C // groups) * ((R - 1) * dilation_h + 1)
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
+// best: tf32 == 1, groups == 1, R * S >= 9, N * P * Q >= 25000
 // limits: With more than 192 rows, several blocks read the same dy from the L2 cache. Groups of few
 //       channels or filters waste the tensor cores.
 #include "convlab.cuh"
