@@ -45,7 +45,8 @@ class Launch:
     # The prepared filter, as a tensor of bytes; None if the runnable does not prepare it.
     plan: Tensor | None = None
     # Whether each call runs in a new process, without state from earlier calls. Then
-    # `call_after(problems)` first calls the kernel for other problems, in the same process.
+    # `call_after(problems)` first calls the kernel for other problems, in the same process, and
+    # `call_beside()` calls it twice, on two streams.
     own_process: bool = False
     # The simulator's counters for the last call, and its findings (`Finding`).
     counters: dict[str, float] | None = None

@@ -395,6 +395,7 @@ void Worker::warpgroup_step(const WgmmaStep& step) {
 // Called at the end of a block: has each warp of a warpgroup executed as many operations?
 void Worker::compare_warpgroups() {
     if (abandoned) return;
+    report_unfinished_wgmma();
     for (size_t first = 0; first + 4 <= async.warps.size(); first += 4) {
         size_t most = first, least = first;
         for (size_t w = first; w < first + 4; ++w) {
@@ -408,6 +409,29 @@ void Worker::compare_warpgroups() {
         report(true, "wgmma", step.pc, {}, "%s by warp %zu of a warpgroup, but not by warp %zu: all "
                "four warps must execute it together", step.what, most - first, least - first);
         current = -1;
+    }
+}
+
+// Called at the end of a block: reports a wgmma for which no wait came, so that its sums were read as
+// NaN.
+void Worker::report_unfinished_wgmma() {
+    for (size_t w = 0; w < async.warps.size(); ++w) {
+        const Warpgroup& group = async.warps[w];
+        if (group.chains.empty()) continue;
+        uintptr_t pc = 0;
+        for (const WgmmaStep& step : group.steps)
+            if (!strcmp(step.what, "wgmma")) pc = step.pc;
+        current = int(w) * 32;
+        if (group.reading.empty())
+            report(true, "copy not waited for", pc, {},
+                   "the block ended, and no wgmma_wait(0) came after this wgmma: its accumulators were "
+                   "never complete, and read as NaN here");
+        else
+            report(true, "copy not waited for", pc, {},
+                   "the block ended, and no wgmma_commit came after this wgmma, so no wgmma_wait waited "
+                   "for it: its accumulators were never complete, and read as NaN here");
+        current = -1;
+        return;
     }
 }
 

@@ -123,6 +123,9 @@ inline bool Worker::check_word(Cell& cell, const CheckedAccess& checked, uintptr
         if (same) r[1] = mine;  // readers in two warps or two blocks detect most races
         if (!global && written == 15 && !cell.in_flight && !r[0].sync && !r[1].sync) {
             same = r[0].thread / 32 == r[1].thread / 32;
+            // With mbarriers the two readers do not stand for a third one: a thread that refills the
+            // word may wait for arrivals of some warps only.
+            if (!same && !async.clocks.empty()) return reported;
             unsigned warp = same ? unsigned(current) / 32 : kAnyWarp;
             good_load_of(address) = good_load(era, warp, mine.stamp);
         }
