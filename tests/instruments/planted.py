@@ -1245,7 +1245,79 @@ DEPTHWISE_WEIGHT = _of(
        ("min_of(first + kStrip, conv.P)", "first + kStrip"), at=("dy_column[", "x_column["), sim=FAULT),
 )  # fmt: skip
 
-GRADIENTS = (*DATA, *DATA_GEMM, *DEPTHWISE_DATA, *WEIGHT, *WEIGHT_GEMM, *DEPTHWISE_WEIGHT)
+_ON_TENSOR_CORES = (
+    "mbarrier_",
+    "s_where",
+    "wgmma_",
+    "copy",
+    "operand(",
+    "*s_x",
+    "s_x[",
+    "bulk_load(",
+)
+TENSOR_DATA = _of(
+    "20_data_gradient_wgmma",
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
+       at=_ON_TENSOR_CORES, **_BEFORE_ROLES),
+    _m("not_turned", "the rows of the filter are not turned",
+       ("rows.tap + (part.R - 1 - i_r) * rows.tap_step;         // turned",
+        "rows.tap + i_r * rows.tap_step;")),
+    _m("padding_of_rows", "the columns of a phase begin where its rows do",
+       ("(columns.taps - 1) * columns.step - columns.base", "(rows.taps - 1) * rows.step - rows.base")),
+    _m("channels_exchanged", "the filter is packed as if C and K were not exchanged",
+       ("(((group * K_group + k) * C_group + c) * conv.R + r)",
+        "(((group * C_group + c) * K_group + k) * conv.R + r)")),
+)  # fmt: skip
+
+ROWS_DATA = _of(
+    "20b_data_gradient_rows",
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
+       at=_ON_TENSOR_CORES, **_BEFORE_ROLES),
+    _m("padding_kept", "dx begins where the forward pass pads, not where the turned one does",
+       ("walk.up = kR - 1 - conv.pad_h;", "walk.up = conv.pad_h;")),
+    _m("columns_kept", "the same for the columns",
+       ("walk.left = (conv.S - 1) * conv.dilation_w - conv.pad_w;", "walk.left = conv.pad_w;")),
+)  # fmt: skip
+
+TURNED_PARTS = _of(
+    "20c_data_gradient_3xtf32",
+    _m("not_turned", "the filter is not turned", ("taps - 1 - tap]", "tap]"), inline="turned.cuh"),
+    _m("padding_kept", "the padding is that of the forward pass",
+       ("other.pad_w = conv.dilation_w * (conv.S - 1) - conv.pad_w;", ""), inline="turned.cuh"),
+    _m("groups_ignored", "each group's filter is read from the first filters",
+       ("int64_t(c / C_group) * K_group + k", "int64_t(k)"), inline="turned.cuh"),
+)  # fmt: skip
+
+TURNED_HALF = _of(
+    "20d_data_gradient_bf16",
+    _m("channel_of_all", "the channel is not counted within its group",
+       ("* C_group + c % C_group) * taps", "* C_group + c) * taps"), inline="turned.cuh", sim=FAULT,
+       cuda=WRONG, at=("g_turned[i] =",)),
+)  # fmt: skip
+
+TENSOR_WEIGHT = _of(
+    "21_weight_gradient_wgmma",
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
+       at=_ON_TENSOR_CORES, **_BEFORE_ROLES),
+    _m("splits_dropped", "the first part of the pixels is taken for all",
+       ("split < work.splits; ++split", "split < 1; ++split")),
+    _m("padding_dropped", "rows of x are staged as if there were no padding",
+       ("const int h0 = tile.p * conv.stride_h - conv.pad_h;", "const int h0 = tile.p * conv.stride_h;")),
+    _m("stages_overwritten", "a consumer does not free the stage that it has read",
+       ("        if (lane == 0) mbarrier_arrive(&b.empty[stage]);\n", ""), sim=FAULT, cuda=FAULT,
+       at=("mbarrier_wait(",)),
+)  # fmt: skip
+
+HALF_WEIGHT = _of(
+    "21b_weight_gradient_bf16",
+    _m("splits_dropped", "the first part of the pixels is taken for all",
+       ("split < work.splits; ++split", "split < 1; ++split"), inline="21_weight_gradient_wgmma.cu"),
+)  # fmt: skip
+
+GRADIENTS = (
+    *DATA, *DATA_GEMM, *DEPTHWISE_DATA, *WEIGHT, *WEIGHT_GEMM, *DEPTHWISE_WEIGHT,
+    *TENSOR_DATA, *ROWS_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT,
+)  # fmt: skip
 
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
