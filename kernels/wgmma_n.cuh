@@ -13,12 +13,13 @@
 #endif
 
 // d's registers, first in the text and then in the list of operands: all lists up to n / 2 of them.
-#define R32                                                                            \
+#define R24                                                                            \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
-    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define R60 R32                                                                        \
-    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "    \
-    "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
+    "%18, %19, %20, %21, %22, %23"
+#define R32 R24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define R48 R32                                                                        \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define R60 R48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
 #define R64 R60 ", %60, %61, %62, %63"
 #define R68 R64 ", %64, %65, %66, %67"
 #define R88 R68                                                                          \
@@ -32,8 +33,10 @@
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
     "%126, %127"
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D32 D4(0), D4(4), D4(8), D4(12), D4(16), D4(20), D4(24), D4(28)
-#define D60 D32, D4(32), D4(36), D4(40), D4(44), D4(48), D4(52), D4(56)
+#define D24 D4(0), D4(4), D4(8), D4(12), D4(16), D4(20)
+#define D32 D24, D4(24), D4(28)
+#define D48 D32, D4(32), D4(36), D4(40), D4(44)
+#define D60 D48, D4(48), D4(52), D4(56)
 #define D64 D60, D4(60)
 #define D68 D64, D4(64)
 #define D88 D68, D4(68), D4(72), D4(76), D4(80), D4(84)
@@ -72,7 +75,9 @@
     WGMMA(bf16, "m64n" #n "k16.f32.bf16.bf16", count, a_at, b_at, add_at, ", 0, 0")               \
     WGMMA(fp16, "m64n" #n "k16.f32.f16.f16", count, a_at, b_at, add_at, ", 0, 0")
 
+WGMMA_SIZE(48, 24, 24, 25, 26)
 WGMMA_SIZE(64, 32, 32, 33, 34)
+WGMMA_SIZE(96, 48, 48, 49, 50)
 WGMMA_SIZE(120, 60, 60, 61, 62)
 WGMMA_SIZE(128, 64, 64, 65, 66)
 WGMMA_SIZE(136, 68, 68, 69, 70)
@@ -126,7 +131,9 @@ __device__ __forceinline__ void wgmma_n(float (&d)[count], const uint32_t (&a)[4
 }
 #endif
 
+#undef R24
 #undef R32
+#undef R48
 #undef R60
 #undef R64
 #undef R68
@@ -137,7 +144,9 @@ __device__ __forceinline__ void wgmma_n(float (&d)[count], const uint32_t (&a)[4
 #undef R112
 #undef R128
 #undef D4
+#undef D24
 #undef D32
+#undef D48
 #undef D60
 #undef D64
 #undef D68

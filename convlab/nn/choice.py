@@ -74,6 +74,7 @@ def best(
         the kernels' sources; an edited kernel is measured again.
     gpu : answer by the rule for this GPU, by name: one of `machine.device.GPUS`. You need no GPU for
         this. The result is the choice for that GPU, and a call of it runs where `engine` says.
+        `rule_of` says the rule: the kernel's `header.best`.
 
     Returns
     -------
@@ -172,6 +173,13 @@ def ruled(
     """
     taking = [k for k in kernels if k.header.is_best(problem, *target, precision)]
     return taking[-1] if taking else None
+
+
+def rule_of(chosen: Kernel | Baseline) -> str:
+    """Return the rule by which `best` takes a kernel or a library for a GPU, in one line."""
+    if isinstance(chosen, Kernel):
+        return f"{chosen.name}: its header says `best: {', '.join(chosen.header.best or ())}`"
+    return f"{chosen.name}: no header's `best:` line holds, so the library is taken"
 
 
 def _only(library: Baseline, problem: Problem, why: str) -> Baseline:

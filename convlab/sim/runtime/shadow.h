@@ -280,6 +280,8 @@ void copy_async(void* to, const void* from, size_t bytes, size_t zeros, uintptr_
     Worker& w = *t_worker;
     uintptr_t at = uintptr_t(to);
     unsigned size = unsigned(bytes), batch = w.fibers[w.current].batch;
+    if (w.takes_notes())
+        w.note("cp.async", pc, text("bytes=%zu;zeros=%zu", bytes, zeros));
     if (bytes > zeros) w.access(uintptr_t(from), size - unsigned(zeros), Kind::load, pc);
     w.access(at, size, Kind::store, pc - 1);
     if (w.copies.empty()) w.copies.resize(w.threads);
@@ -294,10 +296,15 @@ void copy_async(void* to, const void* from, size_t bytes, size_t zeros, uintptr_
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
     copy_async(to, from, bytes, zeros, CALLER);
 }
-void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
+void copy_commit(uintptr_t pc) {
+    t_worker->note("cp.async commit", pc);
+    ++t_worker->fibers[t_worker->current].batch;
+}
+void sim_copy_commit() { copy_commit(CALLER); }
 
-void sim_copy_wait(unsigned newest) {
+void copy_wait(unsigned newest, uintptr_t pc) {
     Worker& w = *t_worker;
+    if (w.takes_notes()) w.note("cp.async wait", pc, text("newest=%u", newest));
     if (w.copies.empty()) return;
     auto& mine = w.copies[w.current];
     auto due = [&](const Copy& c) { return c.batch + newest < w.fibers[w.current].batch; };
@@ -315,4 +322,5 @@ void sim_copy_wait(unsigned newest) {
     }
     mine.erase(std::remove_if(mine.begin(), mine.end(), due), mine.end());
 }
+void sim_copy_wait(unsigned newest) { copy_wait(newest, CALLER); }
 }

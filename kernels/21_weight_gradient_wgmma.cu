@@ -1,0 +1,529 @@
+// title: Weight gradient on Hopper's tensor cores
+// idea: dw's sums run over pixels, which dy and x both hold side by side. dy is an operand in shared
+//       memory. A shift by a pixel is not 16 bytes, so lanes gather x into registers.
+// change: Against 19b: tensor cores. Rows are (c, r, s), columns are filters. Loader warps copy while
+//       others multiply. Long sums move to memory from time to time, because tensor cores truncate them.
+// mapping: block -> 192 rows (c, r, s) x 128 filters (64 if the group has no more) of one group, every
+//       n-th tile of pixels; a consumer warpgroup -> 64 rows; four loader warps -> x and dy.
+// computes: weight gradient
+// precision: tf32
+// epilogue: none
+// arch: sm_90a
+// supports: sm >= 90, N * P * Q < 2147483000, C // groups * R * S < 2147483000,
+//       72000 + 8 * (191 // (R * S) + 2) * ((R - 1) * dilation_h + 1)
+//             * (63 * stride_w + (S - 1) * dilation_w + 24) <= smem
+//       or 72000 + 8 * (C // groups) * ((R - 1) * dilation_h + 1)
+//             * (63 * stride_w + (S - 1) * dilation_w + 24) <= smem
+//       or Q <= 64 and 72000 + 8 * (191 // (R * S) + 2) * ((R - 1) * dilation_h + 1)
+//             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
+//       or Q <= 64 and 72000 + 8 * (C // groups) * ((R - 1) * dilation_h + 1)
+//             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
+// best: tf32 == 1, groups == 1, R * S >= 9, N * P * Q >= 25000
+// limits: With more than 192 rows, several blocks read the same dy from the L2 cache. Groups of few
+//       channels or filters waste the tensor cores.
+#include "convlab.cuh"
+#include "convlab_async.cuh"
+
+#if !defined(NUMBER)
+#define NUMBER float   // or bf16, for 21b
+#endif
+#include "wgmma_n.cuh"
+#include <type_traits>   // std::true_type
+
+using Number = NUMBER;
+constexpr bool kTf32 = sizeof(Number) == 4;
+constexpr int kSize = int(sizeof(Number));
+constexpr int kWord = 4 / kSize;      // pixels of a word of wgmma's operands
+constexpr int kStep = 8 * kWord;      // pixels of a step: one wgmma
+constexpr int kSteps = 8;             // steps of a stage, at most
+constexpr int kPixels = kSteps * kStep;
+constexpr int kRows = 192;            // rows (c, r, s) of a block; twice as many, if it has two parts
+constexpr int kConsumers = 2 * kRows, kLoaders = 128, kThreads = kConsumers + kLoaders;
+constexpr int kMaxStages = 6;
+constexpr int kAddThreads = 256;
+// A tensor core truncates its sum after every step, always towards zero. So the sum must stay short:
+// after this many stages it moves to memory.
+#ifndef PERIOD
+#define PERIOD 256   // stages
+#endif
+constexpr int kPeriod = PERIOD;
+static_assert(kPeriod >= 1, "PERIOD: at least 1");
+
+// A stage has dy as [16 bytes of pixels][filter], which is wgmma's order, and then x as
+// [channel][row][column].
+struct Work {
+    int block_rows;                   // rows (c, r, s) of a block
+    int row_blocks, k_blocks;         // of a group
+    int splits;                       // blocks that share the pixels
+    int tiles_p, tiles_q, tiles;      // of all images
+    int rows, columns, steps;         // of dy, in a tile
+    int channels;                     // of x, in a stage, at most
+    int left;                         // staged columns before the first that is used
+    int x_rows, units, pitch, plane;  // units: copies of a row
+    int x_bytes_at, dy_bytes_at;      // the bytes that a lane copies at a time: 16, 8, 4 or 2
+    int stages, dy_bytes, stage_bytes, bytes;
+};
+constexpr int kBarrierBytes = 128;
+
+// What a block computes.
+struct Item {
+    int split, group, k0, row0;   // of the group: the first filter, the first row (c, r, s)
+    int c0, channels;             // the rows' channels
+};
+__device__ __forceinline__ Item item_at(const ConvProblem& conv, const Work& work, int filters) {
+    const int units = conv.groups * work.k_blocks * work.row_blocks;
+    const int unit = blockIdx.x % units, taps = conv.R * conv.S;
+    Item item;
+    item.split = blockIdx.x / units;
+    item.row0 = unit % work.row_blocks * work.block_rows;
+    item.k0 = unit / work.row_blocks % work.k_blocks * filters;
+    item.group = unit / work.row_blocks / work.k_blocks;
+    item.c0 = item.row0 / taps;
+    const int last = min_of(item.row0 + work.block_rows, conv.C / conv.groups * taps) - 1;
+    item.channels = last / taps - item.c0 + 1;
+    return item;
+}
+
+struct Tile {   // by its first pixel of dy
+    int n, p, q;
+};
+__device__ __forceinline__ Tile tile_at(const Work& work, int tile) {
+    const int row = tile / work.tiles_q;
+    return {row / work.tiles_p, row % work.tiles_p * work.rows, tile % work.tiles_q * work.columns};
+}
+// Moves to the block's next tile, without a division. `by` is tile_at(work.splits).
+__device__ __forceinline__ void advance(const Work& work, Tile& tile, const Tile& by) {
+    tile.q += by.q;
+    const int next_row = tile.q >= work.tiles_q * work.columns;
+    tile.q -= next_row ? work.tiles_q * work.columns : 0;
+    tile.p += by.p + next_row * work.rows;
+    const int next_image = tile.p >= work.tiles_p * work.rows;
+    tile.p -= next_image ? work.tiles_p * work.rows : 0;
+    tile.n += by.n + next_image;
+}
+
+template <int bytes>
+__device__ __forceinline__ void copy(Number* s_to, const Number* from, bool inside) {
+    if constexpr (bytes == 2) {
+        *s_to = Number{};
+        if (inside) *s_to = *from;
+    } else {
+        copy_async<bytes>(reinterpret_cast<float*>(s_to), reinterpret_cast<const float*>(from),
+                          inside);
+    }
+}
+
+// The parts of a block's shared memory.
+struct Block {
+    uint64_t *full, *empty;   // mbarriers of the stages
+    char* s_stages;
+};
+
+// A loader warp: copies tiles of dy, and the rows of x that they meet. A thread copies the same
+// pixels of every tile, in every n-th filter or channel.
+template <int filters, int dy_bytes, int x_bytes>
+__device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, const Item& item,
+                                     const Block& b, const Number* g_x, const Number* g_dy) {
+    const int thread = threadIdx.x - kConsumers;
+    const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
+    const int64_t HW = int64_t(conv.H) * conv.W, PQ = int64_t(conv.P) * conv.Q;
+    // This thread's pixels of dy, and the first of its filters.
+    constexpr int kWide = dy_bytes / kSize, kUnits = kPixels / kWide, kEvery = kLoaders / kUnits;
+    constexpr int kRun = 16 / kSize;   // pixels in 16 bytes
+    const int pixel = thread % kUnits * kWide, k = thread / kUnits;
+    const int dy_row = pixel / work.columns, dy_column = pixel % work.columns;
+    const int dy_count = dy_row < work.rows ? K_group - item.k0 - k : 0;
+    const Number* dy_own = g_dy + (int64_t(item.group) * K_group + item.k0 + k) * PQ +
+                           int64_t(dy_row) * conv.Q + dy_column;
+    const int dy_at = pixel / kRun * (filters + 1) * 16 + pixel % kRun * kSize + k * 16;
+    // This thread's pixels of x, and the first of its channels.
+    constexpr int kWideX = x_bytes / kSize;
+    const int places = work.x_rows * work.units;
+    const int x_every = max_of(kLoaders / places, 1), c = thread / places;
+    const bool has_x = places > kLoaders || c < x_every;
+    const Number* x_own = g_x + (int64_t(item.group) * C_group + item.c0) * HW;
+
+    int stage = 0, parity = 0, oldest = 0, under_way = 0;
+    auto arrive = [&] {   // the oldest stage is complete
+        fence_proxy_async();   // wgmma reads dy
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&b.full[oldest]);
+        if (++oldest == work.stages) oldest = 0;
+        --under_way;
+    };
+    Tile tile = tile_at(work, item.split);
+    const Tile by = tile_at(work, work.splits);
+    for (int number = item.split; number < work.tiles; number += work.splits) {
+        char* s_stage = b.s_stages + stage * work.stage_bytes;
+        mbarrier_wait(&b.empty[stage], parity ^ 1);
+        if (dy_row < work.rows) {
+            const bool inside = tile.p + dy_row < conv.P && tile.q + dy_column < conv.Q;
+            const int count = inside ? dy_count : 0;
+            const Number* from = dy_own + tile.n * conv.K * PQ + int64_t(tile.p) * conv.Q + tile.q;
+            char* s_to = s_stage + dy_at;
+            #pragma unroll 8
+            for (int i = 0; i < filters; i += kEvery) {
+                copy<dy_bytes>(reinterpret_cast<Number*>(s_to + i * 16), from, i < count);
+                from += kEvery * PQ;
+            }
+        }
+        if (has_x) {
+            const int h0 = tile.p * conv.stride_h - conv.pad_h;
+            const int w0 = tile.q * conv.stride_w - conv.pad_w - work.left;
+            const Number* x_tile = x_own + tile.n * conv.C * HW;
+            Number* s_x = reinterpret_cast<Number*>(s_stage + work.dy_bytes);
+            for (int place = places > kLoaders ? thread : thread - c * places; place < places;
+                 place += kLoaders) {
+                const int row = place / work.units, column = (place - row * work.units) * kWideX;
+                const int h = h0 + row, w = w0 + column;
+                const bool inside = unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W);
+                const int first = places > kLoaders ? 0 : c;
+                const Number* from = x_tile + first * HW + int64_t(h) * conv.W + w;
+                Number* s_to = s_x + first * work.plane + row * work.pitch + column;
+                #pragma unroll 4
+                for (int i = first; i < item.channels; i += x_every) {
+                    copy<x_bytes>(s_to, from, inside);
+                    from += x_every * HW;
+                    s_to += x_every * work.plane;
+                }
+            }
+        }
+        __pipeline_commit();
+        ++under_way;
+        if (work.stages > 2 && under_way > 2) {
+            __pipeline_wait_prior(2);
+            arrive();
+        } else if (work.stages == 2 && under_way > 1) {
+            __pipeline_wait_prior(1);
+            arrive();
+        }
+        if (++stage == work.stages) stage = 0, parity ^= 1;
+        advance(work, tile, by);
+    }
+    __pipeline_wait_prior(0);
+    while (under_way > 0) arrive();
+}
+
+// Chooses the widths of the copies.
+template <int filters, int dy_bytes>
+__device__ __forceinline__ void load_x(const ConvProblem& conv, const Work& work, const Item& item,
+                                       const Block& b, const Number* g_x, const Number* g_dy) {
+    switch (work.x_bytes_at) {
+        case 16: load<filters, dy_bytes, 16>(conv, work, item, b, g_x, g_dy); break;
+        case 8: load<filters, dy_bytes, 8>(conv, work, item, b, g_x, g_dy); break;
+        case 4: load<filters, dy_bytes, 4>(conv, work, item, b, g_x, g_dy); break;
+        default: load<filters, dy_bytes, kTf32 ? 4 : 2>(conv, work, item, b, g_x, g_dy);
+    }
+}
+template <int filters>
+__device__ __forceinline__ void load_any(const ConvProblem& conv, const Work& work, const Item& item,
+                                         const Block& b, const Number* g_x, const Number* g_dy) {
+    switch (work.dy_bytes_at) {
+        case 16: load_x<filters, 16>(conv, work, item, b, g_x, g_dy); break;
+        case 8: load_x<filters, 8>(conv, work, item, b, g_x, g_dy); break;
+        case 4: load_x<filters, 4>(conv, work, item, b, g_x, g_dy); break;
+        default: load_x<filters, kTf32 ? 4 : 2>(conv, work, item, b, g_x, g_dy);
+    }
+}
+
+// A word of wgmma's operand, from pixels that are `step` apart; those that are not valid are zeros.
+// TF32: a tensor core truncates both operands. The factor makes up for the mean loss of both, see
+// before_truncation; dy is copied as it is.
+__device__ __forceinline__ uint32_t operand(const float* s_x, int /*step*/, bool whole, int valid) {
+    const float value = *s_x * (1.0f + 2 * 0.6931472f / 2048);
+    return whole || valid > 0 ? __float_as_uint(value) : 0;
+}
+__device__ __forceinline__ uint32_t operand(const bf16* s_x, int step, bool whole, int valid) {
+    const uint32_t low = s_x[0].bits, high = s_x[step].bits;
+    return (whole || valid > 0 ? low : 0) | (whole || valid > 1 ? high << 16 : 0);
+}
+
+// A consumer warpgroup: multiplies 64 rows of x, in each part of the block's rows, with the filters of
+// dy. `simple`: a tile is one row of kPixels pixels, and x has no stride.
+template <int filters, int parts, bool simple>
+__device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& work, const Item& item,
+                                         const Block& b, int warp, float* g_sums) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, taps = conv.R * conv.S;
+    constexpr int kGroup = 2 / parts;   // steps
+    const int stride_w = simple ? 1 : conv.stride_w;
+    const int half_step = 4 * kWord * stride_w;   // numbers of x, from word t to t + 4
+    // A lane gathers two rows of a part, g and g + 8 of its warp's 16, and words t and t + 4.
+    int at[parts][2];
+    #pragma unroll
+    for (int part = 0; part < parts; ++part) {
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = min_of(item.row0 + part * kRows + 16 * warp + 8 * half + g,
+                                   conv.C / conv.groups * taps - 1);
+            const int c = row / taps - item.c0, r = row % taps / conv.S, s = row % conv.S;
+            at[part][half] = c * work.plane + r * conv.dilation_h * work.pitch +
+                             s * conv.dilation_w + work.left + t * kWord * stride_w;
+        }
+    }
+    const uint64_t dy_first = wgmma_descriptor(b.s_stages, 16 * (filters + 1), 128);
+    float r_acc[parts][filters / 2] = {};   // wgmma's d: 64 rows x `filters`
+    int stage = 0, parity = 0, since = 0;
+    bool added = false;
+    // This lane's sums in memory: [split][unit][filter][row].
+    float* sums = g_sums + (int64_t(blockIdx.x) * filters + 2 * t) * (parts * kRows) + 16 * warp + g;
+    auto move_sums = [&] {
+        #pragma unroll
+        for (int part = 0; part < parts; ++part)
+            #pragma unroll
+            for (int j = 0; j < filters / 8; ++j)
+                #pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float* to = sums + (8 * j + i % 2) * (parts * kRows) + part * kRows + i / 2 * 8;
+                    const float sum = r_acc[part][4 * j + i];
+                    *to = added ? *to + sum : sum;
+                }
+        added = true;
+        since = 0;
+    };
+    Tile tile = tile_at(work, item.split);
+    const Tile by = tile_at(work, work.splits);
+    for (int number = item.split; number < work.tiles; number += work.splits) {
+        mbarrier_wait(&b.full[stage], parity);
+        const Number* s_x =
+            reinterpret_cast<const Number*>(b.s_stages + stage * work.stage_bytes + work.dy_bytes);
+        const uint64_t dy_stage = wgmma_moved(dy_first, stage * (work.stage_bytes / 16));
+        // A step's words of x. `first`: its first pixel's number in a staged row; `left`: how many of
+        // its pixels are in dy, from this lane's on.
+        auto gather = [&](uint32_t (&r_x)[parts][4], int first, auto whole, int left) {
+            #pragma unroll
+            for (int part = 0; part < parts; ++part)
+                #pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    r_x[part][i] = operand(s_x + at[part][i % 2] + first + i / 2 * half_step,
+                                           stride_w, whole.value, left - i / 2 * 4 * kWord);
+        };
+        auto product = [&](const uint32_t (&r_from)[kGroup][parts][4], int step) {
+            wgmma_fence();
+            #pragma unroll
+            for (int i = 0; i < kGroup; ++i)
+                #pragma unroll
+                for (int part = 0; part < parts; ++part)
+                    wgmma_n(r_acc[part], r_from[i][part],
+                            wgmma_moved(dy_stage, (step + i) * 2 * (filters + 1)),
+                            since + step + i > 0);
+            wgmma_commit();
+        };
+        // A group of steps is gathered while another one is multiplied.
+        uint32_t r_x[2][kGroup][parts][4];
+        auto multiply_row = [&](auto whole) {
+            const int left = conv.Q - tile.q - t * kWord;
+            #pragma unroll
+            for (int step = 0; step < kSteps; step += kGroup) {
+                uint32_t (&r_now)[kGroup][parts][4] = r_x[step / kGroup % 2];
+                #pragma unroll
+                for (int i = step; i < step + kGroup; ++i)
+                    gather(r_now[i - step], kStep * i, whole, left - kStep * i);
+                product(r_now, step);
+                if (step > 0) wgmma_wait<1>();
+            }
+        };
+        if constexpr (simple) {
+            if (tile.q + kPixels <= conv.Q) {
+                multiply_row(std::true_type());
+            } else {
+                multiply_row(std::false_type());
+            }
+        } else {
+            int row = 0, column = 0;   // of the step's first pixel, in the tile
+            auto gather_next = [&](uint32_t (&r_to)[parts][4]) {
+                const bool there = row < work.rows && tile.p + row < conv.P;
+                // Steps that are not there read the first row, and use nothing of it.
+                const int from = there ? row * conv.stride_h * work.pitch + column * stride_w : 0;
+                gather(r_to, from, std::false_type(),
+                       there ? conv.Q - tile.q - column - t * kWord : 0);
+                column += kStep;
+                if (column == work.columns) column = 0, ++row;
+            };
+            #pragma unroll 1
+            for (int step = 0; step < work.steps; step += 2 * kGroup) {
+                #pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    #pragma unroll
+                    for (int i = 0; i < kGroup; ++i) gather_next(r_x[half][i]);
+                    product(r_x[half], step + half * kGroup);
+                }
+                wgmma_wait<0>();
+            }
+        }
+        wgmma_wait<0>();
+        if (lane == 0) mbarrier_arrive(&b.empty[stage]);
+        if (++stage == work.stages) stage = 0, parity ^= 1;
+        advance(work, tile, by);
+        if (++since == kPeriod) move_sums();
+    }
+    if (since > 0) move_sums();
+}
+
+template <int filters, int parts>
+__global__ void __launch_bounds__(kThreads, 1)
+weight_gradient_wgmma(ConvProblem conv, Work work, const Number* __restrict__ g_x,
+                      const Number* __restrict__ g_dy, float* __restrict__ g_sums) {
+    extern __shared__ float4 s_mem[];
+    Block b;
+    b.full = reinterpret_cast<uint64_t*>(s_mem);
+    b.empty = b.full + kMaxStages;
+    b.s_stages = reinterpret_cast<char*>(s_mem) + kBarrierBytes;
+    // By a shuffle, so that the compiler treats it as uniform in the warp.
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+    griddepcontrol_launch_dependents();   // add_splits may be launched when blocks end
+    // Zeros where nobody copies anything: steps that a tile does not have, ends of rows.
+    for (int i = threadIdx.x; i < work.stages * (work.stage_bytes / 16); i += kThreads)
+        reinterpret_cast<float4*>(b.s_stages)[i] = {};
+    fence_proxy_async();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < work.stages; ++i) {
+            mbarrier_init(&b.full[i], kLoaders / 32);
+            mbarrier_init(&b.empty[i], kConsumers / 32);
+        }
+        mbarrier_fence_init();
+    }
+    __syncthreads();
+    const Item item = item_at(conv, work, filters);
+    if (warp < kConsumers / 32) {
+        if (work.columns == kPixels && conv.stride_w == 1) {
+            multiply<filters, parts, true>(conv, work, item, b, warp, g_sums);
+        } else {
+            multiply<filters, parts, false>(conv, work, item, b, warp, g_sums);
+        }
+    } else {
+        load_any<filters>(conv, work, item, b, g_x, g_dy);
+    }
+}
+
+__device__ __forceinline__ void put(float* to, float x) { *to = x; }
+__device__ __forceinline__ void put(bf16* to, float x) { to->bits = uint16_t(round_bf16(x, 0)); }
+
+// dw[i] = the sum over the splits, in their order: two runs give the same bits.
+__global__ void __launch_bounds__(kAddThreads)
+add_splits(ConvProblem conv, Work work, int filters, const float* __restrict__ g_sums,
+           Number* __restrict__ g_dw) {
+    griddepcontrol_wait();   // until the sums are there
+    const int rows = conv.C / conv.groups * conv.R * conv.S, K_group = conv.K / conv.groups;
+    const int64_t i = int64_t(blockIdx.x) * kAddThreads + threadIdx.x;
+    if (i >= int64_t(conv.K) * rows) return;
+    const int row = int(i % rows), k = int(i / rows) % K_group, group = int(i / rows) / K_group;
+    const int units = conv.groups * work.k_blocks * work.row_blocks;
+    const int unit = (group * work.k_blocks + k / filters) * work.row_blocks + row / work.block_rows;
+    const float* sums =
+        g_sums + (int64_t(unit) * filters + k % filters) * work.block_rows + row % work.block_rows;
+    float r_sum = 0.0f;
+    #pragma unroll 8
+    for (int split = 0; split < work.splits; ++split)
+        r_sum += sums[split * int64_t(units) * filters * work.block_rows];
+    put(g_dw + i, r_sum);
+}
+
+static int filters_of(const ConvProblem& conv) { return conv.K / conv.groups > 64 ? 128 : 64; }
+
+// Cuts the problem into tiles and parts. `stages` is 0 if they do not fit into shared memory.
+static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t limit, int parts) {
+    Work work = {};
+    const int filters = filters_of(conv), taps = conv.R * conv.S;
+    const int rows = conv.C / conv.groups * taps;
+    work.block_rows = parts * kRows;
+    work.row_blocks = ceil_div(rows, work.block_rows);
+    work.k_blocks = ceil_div(conv.K / conv.groups, filters);
+    work.channels = min_of(conv.C / conv.groups, (work.block_rows - 1) / taps + 2);
+    work.tiles_q = ceil_div(ceil_div(conv.Q, kStep) * kStep, kPixels);
+    work.columns = ceil_div(ceil_div(conv.Q, work.tiles_q), kStep) * kStep;
+    work.dy_bytes = 2 * kSteps * (filters + 1) * 16;
+    // As many rows as a stage has room for, and at least two stages fit.
+    for (work.rows = min_of(kPixels / work.columns, conv.P); work.rows >= 1; --work.rows) {
+        work.tiles_p = ceil_div(conv.P, work.rows);
+        work.steps = ceil_div(work.rows * work.columns / kStep, 4) * 4;
+        work.x_rows = (work.rows - 1) * conv.stride_h + (conv.R - 1) * conv.dilation_h + 1;
+        const int64_t columns =
+            int64_t(work.columns - 1) * conv.stride_w + int64_t(conv.S - 1) * conv.dilation_w + 1;
+        // Neighbouring rows and channels begin in different banks.
+        int64_t words = ceil_div(columns + 16 / kSize - 1, int64_t(4 * kWord)) * 4;   // of a row
+        if (taps > 1) words += (24 - words % 16) % 16;   // 8 modulo 16
+        int64_t plane = work.x_rows * words;
+        if (taps == 1) plane += (12 - plane % 8) % 8;    // 4 modulo 8
+        const int64_t stage =
+            work.dy_bytes + ceil_div(work.channels * plane * 4, int64_t(128)) * 128;
+        const int64_t stages = (device.smem - kBarrierBytes) / stage;
+        if (stages < 2) continue;
+        work.pitch = int(words) * kWord;
+        work.plane = int(plane) * kWord;
+        work.stages = int(min_of(stages, int64_t(kMaxStages)));
+        work.stage_bytes = int(stage);
+        work.bytes = kBarrierBytes + work.stages * work.stage_bytes;
+        break;
+    }
+    if (work.stages == 0) return work;
+    work.tiles = conv.N * work.tiles_p * work.tiles_q;
+    const int64_t units = int64_t(conv.groups) * work.k_blocks * work.row_blocks;
+    const int64_t fit = limit / (units * filters * work.block_rows * 4);
+    work.splits = int(max_of(int64_t(1), min_of(min_of(int64_t(work.tiles), fit),
+                                                 int64_t(device.sms) / units)));
+    return work;
+}
+// Two parts share the reads of dy, if their sums fit into registers and their x into shared memory.
+static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t limit) {
+    if (filters_of(conv) == 64 && conv.C / conv.groups * conv.R * conv.S > kRows) {
+        const Work work = work_of(conv, device, limit, 2);
+        if (work.stages > 2) return work;
+    }
+    return work_of(conv, device, limit, 1);
+}
+static int64_t sum_bytes(const ConvProblem& conv, const Work& work) {
+    return int64_t(conv.groups) * work.k_blocks * work.row_blocks * work.splits *
+           filters_of(conv) * work.block_rows * 4;
+}
+
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) {
+    const int64_t most = int64_t(min_of(limit, size_t(INT64_MAX)));
+    return size_t(sum_bytes(*problem, work_of(*problem, this_device(), most)));
+}
+
+CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem* problem, const Number* x,
+                                                 const Number* dy, Number* dw, void* workspace,
+                                                 size_t workspace_bytes, cudaStream_t stream) {
+    const ConvProblem& conv = *problem;
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
+    Work work = work_of(conv, device, int64_t(workspace_bytes));
+    if (work.stages == 0)
+        return "the rows of x do not fit into shared memory; use 19b_weight_gradient_gemm";
+    if (sum_bytes(conv, work) > int64_t(workspace_bytes))
+        return "the workspace is too small for the sums";
+    const int filters = filters_of(conv);
+    float* sums = static_cast<float*>(workspace);
+    const int64_t blocks = int64_t(conv.groups) * work.k_blocks * work.row_blocks * work.splits;
+    const int64_t adding = ceil_div(
+        int64_t(conv.K) * (conv.C / conv.groups) * conv.R * conv.S, int64_t(kAddThreads));
+    if (const char* error = too_many(max_of(blocks, adding))) return error;
+    // The widest copies that the addresses allow.
+    auto widest = [](int columns, const void* address) {
+        int bytes = 16;
+        while (columns * int64_t(kSize) % bytes != 0 ||
+               reinterpret_cast<uintptr_t>(address) % bytes != 0)
+            bytes /= 2;
+        return bytes;
+    };
+    work.x_bytes_at = widest(conv.W, x);
+    work.dy_bytes_at = widest(conv.Q, dy);
+    const int wide = work.x_bytes_at / kSize;
+    work.left = (wide - conv.pad_w % wide) % wide;
+    work.units = ceil_div(work.left + (work.columns - 1) * conv.stride_w +
+                              (conv.S - 1) * conv.dilation_w + 1, wide);
+    if (conv.N == 0) work.splits = 0;   // the sums are zeros
+    auto launch = [&](auto kernel) -> const char* {
+        if (const char* error = ask_for_shared_memory(kernel, work.bytes)) return error;
+        kernel<<<unsigned(blocks), kThreads, work.bytes, stream>>>(conv, work, x, dy, sums);
+        return launch_error();
+    };
+    if (conv.N > 0) {
+        const char* error = filters == 128              ? launch(weight_gradient_wgmma<128, 1>)
+                            : work.block_rows == kRows ? launch(weight_gradient_wgmma<64, 1>)
+                                                       : launch(weight_gradient_wgmma<64, 2>);
+        if (error) return error;
+    }
+    launch_dependent(add_splits, int(adding), kAddThreads, 0, stream, conv, work, filters, sums, dw);
+    return launch_error();
+}
