@@ -74,7 +74,7 @@ def best(
         the kernels' sources; an edited kernel is measured again.
     gpu : answer by the rule for this GPU, by name: one of `machine.device.GPUS`. You need no GPU for
         this. The result is the choice for that GPU, and a call of it runs where `engine` says.
-        `rule_of` says the rule: the kernel's `header.best`.
+        The rule is the kernel's `header.best`.
 
     Returns
     -------
