@@ -1,15 +1,12 @@
 // title: A row of dy is multiplied once
 // idea: With few channels, a tap's product is too narrow for the tensor cores. A row of dy meets 3 rows
-//       of dx. So one wgmma computes 3 rows of taps, and its sums belong to 3 rows of dx. A row further
-//       down, the oldest is complete, and its registers begin the next.
+//       of dx, so one wgmma computes 3 rows of taps at once, and adds each to a row of its own.
 // change: Against 20: pixels are wgmma's rows, and columns are (row of dx, channel). The filter stays in
-//       shared memory, twice, so that a shifted descriptor turns its rows. As in 11b, a block walks
-//       down the image.
+//       shared memory. As in 11b, a block walks down the image; a shifted descriptor turns the rows.
 // mapping: block -> up to `rows` consecutive rows of dx in a strip of 256 or 128 columns, then other
 //       such parts; two consumer warpgroups -> half of the columns each, all channels; four loader
 //       warps -> dy.
 // computes: data gradient
-// parent: 20_data_gradient_wgmma
 // precision: tf32
 // epilogue: none
 // arch: sm_90a

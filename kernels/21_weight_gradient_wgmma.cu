@@ -18,7 +18,8 @@
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
 //       or Q <= 64 and 72000 + 8 * (C // groups) * ((R - 1) * dilation_h + 1)
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
-// best: tf32 == 1, groups == 1, R * S >= 9, N * P * Q >= 25000
+// best: tf32 == 1, groups == 1, R * S >= 9, N * P * Q >= 25000,
+//       N * P * Q * K * C * R * S >= 20000000000
 // limits: With more than 192 rows, several blocks read the same dy from the L2 cache. Groups of few
 //       channels or filters waste the tensor cores.
 #include "convlab.cuh"
@@ -227,10 +228,10 @@ __device__ __forceinline__ void load_any(const ConvProblem& conv, const Work& wo
 }
 
 // A word of wgmma's operand, from pixels that are `step` apart; those that are not valid are zeros.
-// TF32: a tensor core truncates both operands. The factor makes up for the mean loss of both, see
-// before_truncation; dy is copied as it is.
+// TF32: a tensor core truncates both operands. This makes up for the mean loss of x; dy is copied as it
+// is. A factor for both would change small integers, which must stay exact.
 __device__ __forceinline__ uint32_t operand(const float* s_x, int /*step*/, bool whole, int valid) {
-    const float value = *s_x * (1.0f + 2 * 0.6931472f / 2048);
+    const float value = before_truncation(*s_x);
     return whole || valid > 0 ? __float_as_uint(value) : 0;
 }
 __device__ __forceinline__ uint32_t operand(const bf16* s_x, int step, bool whole, int valid) {

@@ -79,7 +79,8 @@ def test_gradients_on_a_gpu_are_within_the_class():
     problem = convlab.Problem(8, 64, 128, 128, 64, 3, 3, padding=1)
     for name, precision in (("11_wgmma_tf32", "tf32"), ("13_wgmma_3xtf32", "fp32")):
         x.grad = w.grad = None
-        y = convlab.load(name)(x, w, padding=1)
+        kernel = convlab.load(name)
+        y = kernel(x, w, padding=1)
         dy = torch.randn(y.shape, device="cuda", generator=generator)
         y.backward(dy)
         for computes, grad, given in (
