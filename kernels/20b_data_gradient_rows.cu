@@ -1,6 +1,6 @@
 // title: A row of dy is multiplied once
 // idea: With few channels, a tap's product is too narrow for the tensor cores. A row of dy meets 3 rows
-//       of dx, so one wgmma computes 3 rows of taps at once, and adds each to a row of its own.
+//       of dx, so one wgmma computes 3 rows of taps.
 // change: Against 20: pixels are wgmma's rows, and columns are (row of dx, channel). The filter stays in
 //       shared memory. As in 11b, a block walks down the image; a shifted descriptor turns the rows.
 // mapping: block -> up to `rows` consecutive rows of dx in a strip of 256 or 128 columns, then other

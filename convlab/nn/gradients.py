@@ -15,10 +15,11 @@ from torch import Tensor
 from ..core.kernel.cuda import CUDA
 from ..core.kernel.data import is_plain
 from ..core.kernel.kernel import Kernel
+from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
 from ..core.problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
 from ..core.problem.problem import Problem
-from .choice import candidates, ruled
+from .choice import Auto, candidates, ruled
 
 
 def own_gradients(
@@ -42,7 +43,7 @@ def own_gradients(
         return None, None
     stride, padding, dilation, groups = options
     problem = Problem.from_shapes(x.shape, w.shape, None, stride, padding, dilation, groups)
-    precision = getattr(kernel, "precision", "fp32")
+    precision = kernel.precision if isinstance(kernel, (Runnable, Auto)) else "fp32"
     wanted = ((DATA_GRADIENT, needed[0], (dy, w)), (WEIGHT_GRADIENT, needed[1], (x, dy)))
     found = []
     for computation, is_needed, tensors in wanted:
