@@ -103,7 +103,9 @@ def _block(block: int | Sequence[int]) -> Block:
 def _launch(launches: Sequence[dict], wanted: int | None, name: str) -> int:
     """Return the number of the launch to show."""
     if not launches:
-        raise ProblemError(f"{name} launches nothing for this problem, so there is no block to show")
+        raise ProblemError(
+            f"{name} launches nothing for this problem, so there is no block to show"
+        )
     if wanted is None:
         return max(range(len(launches)), key=lambda i: (launches[i]["shared_bytes"], i))
     wanted = whole(wanted, "launch", least=0)

@@ -185,7 +185,9 @@ def _share_trials(kernel: Runnable, problem: Problem) -> Iterator[tuple[Problem,
     """
     if not kernel.counts:
         return
-    launch = kernel.prepare(problem, *reference.known(problem, 0, kernel.device, kernel.format).inputs)
+    launch = kernel.prepare(
+        problem, *reference.known(problem, 0, kernel.device, kernel.format).inputs
+    )
     launch.counted = False
     launch()
     requested = launch.workspace_bytes

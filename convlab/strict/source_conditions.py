@@ -263,7 +263,9 @@ def _lopsided(site: Site) -> Iterator[Target | None]:
     A kernel that tests ``R * S == 9`` may mean 3x3 only, and so may one that tests ``R == 3``. So one
     problem makes the condition true with the first size below the second, and one with it above.
     """
-    words = f"{site.text if len(site.text) < 80 else site.text[:77] + '...'}, {site.file}:{site.line}"
+    words = (
+        f"{site.text if len(site.text) < 80 else site.text[:77] + '...'}, {site.file}:{site.line}"
+    )
     conditions = [part for each in site.path for part in _conjuncts(literals(each))]
     parts = _conjuncts(literals(site.node))
     for part in parts:

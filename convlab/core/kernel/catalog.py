@@ -374,15 +374,17 @@ def folders() -> list[Path]:
     return list(dict.fromkeys(place.resolve() for place in places))
 
 
-def catalog() -> list[Path]:
-    """Return the kernel files in `folders`, sorted by name.
+def catalog(computes: str | None = None) -> list[Path]:
+    """Return the kernel files in `folders`, sorted by name; with `computes`, those that compute it.
 
     A file in the working directory's ``kernels/`` hides all others of its name; a warning says so
     once. Raises CatalogError if two other files have the same name.
     """
     paths = quiet_catalog()
     _say_hidden(paths)
-    return paths
+    if computes is None:
+        return paths
+    return [path for path in paths if parse_header(read(path), path).computes == computes]
 
 
 def quiet_catalog() -> list[Path]:
