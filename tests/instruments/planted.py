@@ -1245,16 +1245,7 @@ DEPTHWISE_WEIGHT = _of(
        ("min_of(first + kStrip, conv.P)", "first + kStrip"), at=("dy_column[", "x_column["), sim=FAULT),
 )  # fmt: skip
 
-_ON_TENSOR_CORES = (
-    "mbarrier_",
-    "s_where",
-    "wgmma_",
-    "copy",
-    "operand(",
-    "*s_x",
-    "s_x[",
-    "bulk_load(",
-)
+_ON_TENSOR_CORES = ("mbarrier_", "wgmma_")
 TENSOR_DATA = _of(
     "20_data_gradient_wgmma",
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
