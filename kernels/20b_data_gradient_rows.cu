@@ -14,6 +14,8 @@
 //       C // groups <= 16 and (K // groups + 7) // 8 * S * 2560
 //             + 128 * (128 + (S - 1) * dilation_w) + 1152 <= smem
 //       or (K // groups + 7) // 8 * S * 5120 + 128 * (128 + (S - 1) * dilation_w) + 1152 <= smem
+// best: tf32 == 1, groups == 1, C >= 8, C <= 16, N * C * H * W >= 6000000,
+//       N * P * Q * K * C * R * S >= 20000000000
 // limits: Memory: dy is read once. With many filters, the filter does not fit into shared memory.
 //       Groups of fewer than 16 channels waste the tensor cores.
 #include "convlab.cuh"
