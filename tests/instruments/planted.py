@@ -1305,9 +1305,17 @@ HALF_WEIGHT = _of(
        ("split < work.splits; ++split", "split < 1; ++split"), inline="21_weight_gradient_wgmma.cu"),
 )  # fmt: skip
 
+PARTS_WEIGHT = _of(
+    "21c_weight_gradient_3xtf32",
+    _m("low_dropped", "the low part of x is the high part once more",
+       ("low = whole || valid > 0 ? __float_as_uint(both.low) : 0;",
+        "low = whole || valid > 0 ? __float_as_uint(both.high) : 0;"),
+       inline="21_weight_gradient_wgmma.cu"),
+)  # fmt: skip
+
 GRADIENTS = (
     *DATA, *DATA_GEMM, *DEPTHWISE_DATA, *WEIGHT, *WEIGHT_GEMM, *DEPTHWISE_WEIGHT,
-    *TENSOR_DATA, *ROWS_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT,
+    *TENSOR_DATA, *ROWS_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT, *PARTS_WEIGHT,
 )  # fmt: skip
 
 MUTANTS = (

@@ -12,9 +12,9 @@ import pytest
 import convlab
 from convlab.core.errors import ConvlabError, ProblemError
 from convlab.core.kernel.catalog import names
-from convlab.play.pending import add_pending
-from convlab.play.playback import MOST_KB, _compact
-from convlab.play.steps import first_of_each, in_order
+from convlab.stepping.pending import add_pending
+from convlab.stepping.playback import MOST_KB, _compact
+from convlab.stepping.steps import first_of_each, in_order
 
 TILE = "N=1,C=4,H=12,W=34,K=8,R=3,S=3"
 # Each rung is shown on the first of these problems that it supports.
