@@ -1,7 +1,6 @@
 // title: Data gradient, implicit GEMM by phases
-// idea: With stride 2, dx has four phases: even or odd rows, even or odd columns. The elements of a
-//       phase are reached by the same taps. So a phase is a convolution of dy with stride 1, a matrix
-//       product in tiles.
+// idea: With stride 2, dx has four phases: even or odd rows, even or odd columns. The same taps reach
+//       all elements of a phase. So it is a convolution of dy with stride 1: a product in tiles.
 // change: Against 18: tiles in shared memory and registers, copied while the tile before is multiplied.
 //       No tap misses because of the stride. The cost: dx is stored every stride-th element.
 // mapping: block -> kBN channels of one group x kBM elements (n, h, w) of one phase, end to end; thread
@@ -9,7 +8,6 @@
 // computes: data gradient
 // precision: fp32
 // epilogue: none
-// parent: 18_data_gradient
 // supports: everything
 // limits: The multipliers, if there are many filters. With a stride, a warp stores parts of sectors,
 //       and phases with few taps have little to multiply for each store.
@@ -105,9 +103,9 @@ data_gradient_gemm(ConvProblem conv, bool vectors, const float* __restrict__ g_d
         const Phase rows =
             phase_of(first_h, conv.stride_h, conv.pad_h, conv.dilation_h, conv.R);
         s_phase[0] = within(rows, one_image ? int(m0 % plane / count_w) : 0,
-                           one_image ? int(m1 % plane / count_w) : count_h - 1, conv.P);
+                            one_image ? int(m1 % plane / count_w) : count_h - 1, conv.P);
         s_phase[1] = within(phase_of(first_w, conv.stride_w, conv.pad_w, conv.dilation_w, conv.S),
-                              0, count_w - 1, conv.Q);
+                            0, count_w - 1, conv.Q);
     }
     __syncthreads();   // the phase is known
     const int taps = s_phase[0].taps * s_phase[1].taps;

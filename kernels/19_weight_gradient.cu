@@ -8,7 +8,6 @@
 // computes: weight gradient
 // precision: fp32
 // epilogue: none
-// parent: 01_direct
 // supports: everything
 // limits: Each block reads a whole plane of x and of dy, and R * S * C / groups blocks read the same
 //       plane of dy again: the caches decide the speed.

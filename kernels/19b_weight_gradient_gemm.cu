@@ -8,7 +8,6 @@
 // computes: weight gradient
 // precision: fp32
 // epilogue: none
-// parent: 19_weight_gradient
 // supports: everything
 // limits: The multipliers, if a group has many filters and channels. With little workspace or small
 //       images there are few ranges, and few blocks. Tiles of small groups are mostly padding.

@@ -1,14 +1,11 @@
 // title: Weight gradient on Hopper's tensor cores
-// idea: dw is a product of dy and shifted x, and its sums run over pixels, which both tensors hold
-//       side by side. dy is wgmma's operand in shared memory. A shift by one pixel is no multiple of
-//       16 bytes, so lanes gather x into registers, at any stride.
-// change: Against 19b: tensor cores. Rows are (c, r, s), columns are filters. As in 17, warps copy
-//       asynchronously while others multiply. Sums move to fp32 memory from time to time, because
-//       tensor cores truncate long sums.
+// idea: dw's sums run over pixels, which dy and x both hold side by side. dy is an operand in shared
+//       memory. A shift by a pixel is not 16 bytes, so lanes gather x into registers.
+// change: Against 19b: tensor cores. Rows are (c, r, s), columns are filters. Loader warps copy while
+//       others multiply. Long sums move to memory from time to time, because tensor cores truncate them.
 // mapping: block -> 192 rows (c, r, s) x 128 filters (64 if the group has no more) of one group, every
 //       n-th tile of pixels; a consumer warpgroup -> 64 rows; four loader warps -> x and dy.
 // computes: weight gradient
-// parent: 19b_weight_gradient_gemm
 // precision: tf32
 // epilogue: none
 // arch: sm_90a
@@ -21,6 +18,8 @@
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
 //       or Q <= 64 and 72000 + 8 * (C // groups) * ((R - 1) * dilation_h + 1)
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
+// best: tf32 == 1, groups == 1, R * S >= 9, N * P * Q >= 25000,
+//       N * P * Q * K * C * R * S >= 20000000000
 // limits: With more than 192 rows, several blocks read the same dy from the L2 cache. Groups of few
 //       channels or filters waste the tensor cores.
 #include "convlab.cuh"
@@ -261,10 +260,10 @@ __device__ __forceinline__ void load_any(const ConvProblem& conv, const Work& wo
 }
 
 // A word of wgmma's operand, from pixels that are `step` apart; those that are not valid are zeros.
-// TF32: a tensor core truncates both operands. The factor makes up for the mean loss of both, see
-// before_truncation; dy is copied as it is.
+// TF32: a tensor core truncates both operands. This makes up for the mean loss of x; dy is copied as it
+// is. A factor for both would change small integers, which must stay exact.
 __device__ __forceinline__ uint32_t operand(const float* s_x, int /*step*/, bool whole, int valid) {
-    const float value = *s_x * (1.0f + 2 * 0.6931472f / 2048);
+    const float value = before_truncation(*s_x);
     return whole || valid > 0 ? __float_as_uint(value) : 0;
 }
 __device__ __forceinline__ uint32_t operand(const bf16* s_x, int step, bool whole, int valid) {
@@ -587,7 +586,7 @@ CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem* problem, con
         return launch_error();
     };
     if (conv.N > 0) {
-            const char* error =
+        const char* error =
             filters == kMostFilters    ? launch(weight_gradient_wgmma<kMostFilters, 1>)
             : work.block_rows == kRows ? launch(weight_gradient_wgmma<64, 1>)
                                        : launch(weight_gradient_wgmma<64, kMostParts>);

@@ -1,7 +1,6 @@
 // title: Weight gradient on Hopper's tensor cores, in bf16
-// idea: dw is a product of dy and shifted x, and its sums run over pixels, which both tensors hold
-//       side by side. dy is wgmma's operand in shared memory. A shift by one pixel is no multiple of
-//       16 bytes, so lanes gather x into registers, at any stride.
+// idea: dw's sums run over pixels, which dy and x both hold side by side. dy is an operand in shared
+//       memory. A shift by a pixel is not 16 bytes, so lanes gather x into registers.
 // change: Against 21: x, dy and dw are bf16, and sums are fp32. A word of wgmma's operands holds two
 //       pixels, and a step multiplies 16.
 // mapping: block -> 192 rows (c, r, s) x 128 filters (64 if the group has no more) of one group, every

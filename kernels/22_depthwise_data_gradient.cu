@@ -8,7 +8,6 @@
 // computes: data gradient
 // precision: fp32
 // epilogue: none
-// parent: 06_depthwise
 // supports: groups == C
 // limits: Memory: dy is read and dx written once. With stride 2 a store writes every other element of a
 //       sector. Filters, strides and dilations that are not listed at the end use a plain gather.

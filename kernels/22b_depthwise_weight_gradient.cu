@@ -1,7 +1,6 @@
 // title: Depthwise weight gradient
-// idea: A depthwise filter has few weights, so a thread keeps the sums of all R*S of them in registers.
-//       It walks down a column of dy with its window of x in registers, too: a step loads only the
-//       window's new rows.
+// idea: A depthwise filter has few weights, so a thread keeps all R*S sums in registers. It walks down
+//       a column of dy and keeps its window of x, too: a step loads only the window's new rows.
 // change: Against 19: a block computes all weights of a filter instead of one, so that x and dy are read
 //       from memory once. Images are split over blocks, and a second kernel adds their sums.
 // mapping: grid.x = filters x ranges; block -> one filter k and a range of strips; thread -> every
@@ -9,7 +8,6 @@
 // computes: weight gradient
 // precision: fp32
 // epilogue: none
-// parent: 19_weight_gradient
 // supports: groups == C
 // limits: The L1 cache: a step loads stride * S values of x and one of dy. Then the registers, for large
 //       filters. Those that are not listed at the end are computed one weight after another.

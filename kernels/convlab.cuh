@@ -11,6 +11,9 @@
 //   y[n,k,p,q] = bias[k] + sum over c,r,s of  x[n, group(k)*C/groups + c, h, w] * w[k,c,r,s]
 //   h = p*stride_h - pad_h + r*dilation_h,   w = q*stride_w - pad_w + s*dilation_w
 // then, if relu is 1, max(y, 0), where NaN stays NaN as in torch.relu.
+// Its gradients are two more sums of the same products, with dx, dw and dy shaped as x, w and y:
+//   dx[n,c,h,w] = sum over k,r,s and the p,q that read h,w of  dy[n,k,p,q] * w[k,c,r,s]
+//   dw[k,c,r,s] = sum over n,p,q of  dy[n,k,p,q] * x[n, group(k)*C/groups + c, h, w]
 // x: (N, C, H, W)   w: (K, C/groups, R, S)   y: (N, K, P, Q), in this memory order and in float32
 // unless the header's `tensors:` says otherwise. Each dimension fits an int; products of them need
 // int64_t.
@@ -32,6 +35,15 @@ struct ConvProblem {
 //       float* y, void* workspace, size_t workspace_bytes, cudaStream_t stream);
 //     Launches on `stream` and allocates nothing. Returns null, or an error text. Workspace and
 //     plan are 256-byte aligned, y is 16-byte aligned; x, w and bias are aligned to their type.
+//
+//   CONVLAB_ENTRY const char* conv2d_data_gradient(const ConvProblem* problem,
+//       const float* dy, const float* w, float* dx,
+//       void* workspace, size_t workspace_bytes, cudaStream_t stream);
+//   CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem* problem,
+//       const float* x, const float* dy, float* dw,
+//       void* workspace, size_t workspace_bytes, cudaStream_t stream);
+//     In place of conv2d, in a file whose header says `computes: data gradient` or `computes:
+//     weight gradient`. `problem` is the forward convolution, without bias and ReLU.
 //
 //   CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit);
 //     Optional. Returns the bytes of workspace that the problem needs, at most `limit`. If `limit`

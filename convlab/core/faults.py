@@ -138,9 +138,10 @@ FAULTS: dict[str, Fault] = {
     "copy not waited for": Fault(
         "the destination of an asynchronous copy is used before the copy is complete: without "
         "`__pipeline_wait_prior` in the thread that issued it and a barrier after that, or, "
-        "for a bulk copy, without `mbarrier_wait`",
+        "for a bulk copy, without `mbarrier_wait`; or no `wgmma_wait` completes a `wgmma`",
         "call `__pipeline_wait_prior`, then `__syncthreads()`, and only then use the data; "
-        "for a bulk copy, call `mbarrier_wait` in each thread that uses it",
+        "for a bulk copy, call `mbarrier_wait` in each thread that uses it; after the last "
+        "`wgmma`, `wgmma_commit()`, then `wgmma_wait(0)`",
     ),
     "overwritten too early": Fault(
         "a thread stores to shared memory that a bulk copy or a `wgmma` may still read",

@@ -74,6 +74,7 @@ def best(
         the kernels' sources; an edited kernel is measured again.
     gpu : answer by the rule for this GPU, by name: one of `machine.device.GPUS`. You need no GPU for
         this. The result is the choice for that GPU, and a call of it runs where `engine` says.
+        The rule is the kernel's `header.best`.
 
     Returns
     -------
@@ -174,6 +175,13 @@ def ruled(
     return taking[-1] if taking else None
 
 
+def rule_of(chosen: Kernel | Baseline) -> str:
+    """Return the rule by which `best` takes a kernel or a library for a GPU, in one line."""
+    if isinstance(chosen, Kernel):
+        return f"{chosen.name}: its header says `best: {', '.join(chosen.header.best or ())}`"
+    return f"{chosen.name}: no header's `best:` line holds, so the library is taken"
+
+
 def _only(library: Baseline, problem: Problem, why: str) -> Baseline:
     text = f"no kernel for {problem.label}: {why}; the choice is torch's convolution"
     warnings.warn(f"{text} ({library.name})", stacklevel=3)
@@ -246,6 +254,12 @@ class Auto:
         _, problem = problem_of_call(x, w, bias, (*numbers, relu))
         return self.choice(problem)(x, w, bias, *numbers, relu)
 
+    @property
+    def precision(self) -> str:
+        """The class of the choices: that of the name, or of torch's convolutions."""
+        torchs = "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"
+        return self._precision or torchs
+
     def choice(self, problem: Problem) -> Kernel | Baseline:
         """Return the kernel, or the library, that computes a problem now."""
         places = os.getcwd(), os.environ.get(catalog.ENVIRONMENT)
@@ -254,8 +268,7 @@ class Auto:
             self._files = [*folders, *(path for each in folders for path in each.glob("*.cu*"))]
             self._seen = (*places, *stamp(self._files))
             self._chosen = {}
-        torchs = "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"
-        precision = self._precision or torchs
+        precision = self.precision
         gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         key = problem, precision, gpu
         if key not in self._chosen:

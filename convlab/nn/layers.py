@@ -55,7 +55,7 @@ from ..core.kernel.catalog import find, split_tunables
 from ..core.machine.device import Gpu, find_gpu
 from ..core.problem.problem import Problem
 from ..core.show.table import Table, wrapped
-from .choice import ALWAYS, AUTOS, Auto
+from .choice import ALWAYS, AUTOS, Auto, rule_of
 from .keys import key_of, load_once, name_of
 from .op import convolve
 
@@ -415,7 +415,8 @@ def choices(
     called = problems(model, *inputs, **keywords)
     found = Choices((name, problem, auto.choice(problem)) for name, problem in called)
     if gpu is not None:
-        found.note = f"by the rule for {find_gpu(gpu).name}"
+        rules = dict.fromkeys(rule_of(taken) for *_, taken in found)
+        found.note = "\n".join([f"by the rule for {find_gpu(gpu).name}:", *rules])
     elif any(taken.counts for *_, taken in found):
         found.note = f"no GPU is used: {ALWAYS}"
     return found
@@ -449,7 +450,9 @@ class Choices(list):
             for name, problem, kernel in self
         ]
         lines = Table(pd.DataFrame(rows), left=("problem", "kernel")).lines()
-        return "\n".join([*lines, *wrapped(self.note, "")])
+        for note in self.note.split("\n"):
+            lines += wrapped(note, "")
+        return "\n".join(lines)
 
 
 def _is_chosen(where: Callable | None, name: str, layer: nn.Module) -> bool:

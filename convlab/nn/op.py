@@ -1,8 +1,8 @@
 """Define the torch op ``convlab::conv2d``: a kernel with derivatives.
 
-A kernel computes only the forward pass. torch's own convolutions compute the derivatives. The
-import of this module registers the op, so that torch can compile and export a graph that contains
-it.
+A kernel computes only the forward pass. torch's own convolutions compute the derivatives, or, where
+they are faster, the rungs for gradients do (`gradients.py`). The import of this module registers the
+op, so that torch can compile and export a graph that contains it.
 
 There are two ways to call a kernel:
 
@@ -32,6 +32,7 @@ from ..core.kernel.call import (
 )
 from ..core.kernel.data import is_plain, named_tensors, require_memory, unreadable
 from ..core.problem.problem import pair
+from .gradients import own_gradients
 from .keys import kernel_of, key_of
 
 NAME = "convlab::conv2d"
@@ -90,7 +91,7 @@ def _empty_output(x, w, bias, kernel, *options) -> Tensor:
 
 def _save(ctx, inputs, output) -> None:
     """Save the tensors and options that the derivatives need."""
-    x, w, bias, _, stride, padding, dilation, groups, relu = inputs
+    x, w, bias, ctx.kernel, stride, padding, dilation, groups, relu = inputs
     ctx.options = (stride, padding, dilation, groups)
     ctx.bias_shape = None if bias is None else list(bias.shape)
     ctx.save_for_backward(x, w, output if relu else None)
@@ -104,9 +105,21 @@ def _backward(ctx, g_y: Tensor) -> tuple[Tensor | None, ...]:
         g_y = torch.ops.aten.threshold_backward(g_y, y, 0)
     stride, padding, dilation, groups = ctx.options
     needed = list(ctx.needs_input_grad[:3])
+    own = None, None
+    if not torch.compiler.is_compiling():
+        kernel = kernel_of(ctx.kernel, x.device)
+        own = own_gradients(g_y, x, w, ctx.options, kernel, needed)
+    dx, dw = own
+    torchs = [needed[0] and dx is None, needed[1] and dw is None, needed[2]]
+    if not any(torchs):
+        return dx, dw, None, *[None] * 6
     gradients = torch.ops.aten.convolution_backward(
-        g_y, x, w, ctx.bias_shape, stride, padding, dilation, False, [0, 0], groups, needed
+        g_y, x, w, ctx.bias_shape, stride, padding, dilation, False, [0, 0], groups, torchs
     )
+    own = (dx, dw, None)
+    gradients = [
+        one if one is not None else other for one, other in zip(own, gradients, strict=True)
+    ]
     return *gradients, *[None] * 6
 
 

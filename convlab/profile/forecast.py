@@ -8,10 +8,10 @@ from __future__ import annotations
 from ..core.errors import LaunchError
 from ..core.forecast import Forecast
 from ..core.kernel.kernel import Kernel
-from ..core.machine.gpus import DEFAULT_GPU, Gpu
+from ..core.machine.gpus import VALIDATED, Gpu
 from ..core.problem.problem import Problem
 from . import disassembly, sampling
-from .launched_functions import LaunchedFunction, launched_functions
+from .launched_functions import launched_functions
 from .time_model import Prediction, predict
 
 # A sample for a forecast: about this many multiply-adds, and at least so many blocks.
@@ -43,22 +43,9 @@ def prediction_of(kernel: Kernel, problem: Problem, gpu: Gpu) -> tuple[Predictio
     prediction = predict(problem, gpu, launched, counts, None, kernel.format)
     if prediction is None:
         raise LaunchError("no launched function was both compiled and counted")
-    return prediction, _doubt(prediction, launched, counts, gpu)
+    return prediction, _doubt(gpu)
 
 
-def _doubt(
-    prediction: Prediction,
-    launched: list[LaunchedFunction],
-    counts: sampling.Counts | sampling.Multiplied,
-    gpu: Gpu,
-) -> str:
-    """Return why the model may be far off; MODEL.md has the measurements behind each reason."""
-    if gpu.name != DEFAULT_GPU.name:
-        return f"not validated on {gpu.name}"
-    opcodes = {i.opcode for entry in launched for i in entry.function.instructions}
-    if any(opcode.startswith("HMMA") for opcode in opcodes):
-        return "mma.sync: predicted too short"
-    pipelined = any(part.pipelined for part in prediction.parts)
-    if isinstance(counts, sampling.Multiplied) and not pipelined:
-        return "few blocks that compute much each: not validated"
-    return ""
+def _doubt(gpu: Gpu) -> str:
+    """Return why the model may be far off; MODEL.md has the measurements behind it."""
+    return "" if gpu.name in VALIDATED else f"not validated on {gpu.name}"

@@ -62,11 +62,7 @@ class _ControlFlow:
         }
         # For each counted line: the loads or stores compiled from it, and the bits per lane that
         # all of their executions moved.
-        self.moved: list[tuple[list[Instruction], float]] = []
-        for row in lines:
-            copies = function.compiled_from(row) if row["lanes"] else []
-            if copies:
-                self.moved.append((copies, row["requests"] * 8 * row["bytes"] / row["lanes"]))
+        self.moved = _moved(function, lines)
         # How often each loop's body runs. The key None is the code outside all loops.
         self.loop_counts: dict[Loop | None, float] = {None: warps}
         for loop in sorted(function.loops, key=lambda loop: loop.start - loop.end):
@@ -143,8 +139,7 @@ class _ControlFlow:
         for instruction in inner:
             self.access_counts[instruction.address] = self.loop_counts[loops[instruction]]
         if not inner or not rest:
-            for instruction in rest:
-                self.access_counts[instruction.address] = bits / _width(copies)
+            self._distribute_evenly(rest, bits)
             return
         moved = sum(i.width * self.access_counts[i.address] for i in inner)
         remaining = max(0.0, bits - moved)
@@ -152,6 +147,19 @@ class _ControlFlow:
             count = min(self.loop_counts[loops[instruction]], remaining / instruction.width)
             self.access_counts[instruction.address] = count
             remaining = max(0.0, remaining - count * instruction.width)
+
+    def _distribute_evenly(self, copies: list[Instruction], bits: float) -> None:
+        """Set how often some accesses run: equally often, but none more often than its loop."""
+
+        def most(instruction: Instruction) -> float:
+            return self.loop_counts[self.function.loop_of(instruction)]
+
+        width = _width(copies)
+        for instruction in sorted(copies, key=most):
+            count = min(most(instruction), bits / width)
+            self.access_counts[instruction.address] = count
+            bits -= count * instruction.width
+            width -= instruction.width
 
     def _counts_in(self, loop: Loop | None) -> dict[int, float]:
         """Return how often each instruction of a loop runs, without the loops inside it."""
@@ -213,6 +221,35 @@ class _ControlFlow:
             blocks[-1].append(instruction)
             previous = instruction
         return blocks
+
+
+def _moved(function: Function, lines: Rows) -> list[tuple[list[Instruction], float]]:
+    """Return loads and stores, with the bits per lane that all of their executions moved.
+
+    nvcc may attribute the accesses of two lines to one of them. Then their bits are added.
+    """
+    bits: dict[tuple[int, ...], float] = {}
+    copies_at = {}
+    for row in lines:
+        copies = function.compiled_from(row) if row["lanes"] else []
+        if copies:
+            at = tuple(i.address for i in copies)
+            copies_at[at] = copies
+            bits[at] = bits.get(at, 0.0) + row["requests"] * 8 * row["bytes"] / row["lanes"]
+    moved = [(copies_at[at], number) for at, number in bits.items()]
+    if unused := _copies_of_another_width(function, {at for key in bits for at in key}):
+        moved.append((unused, 0.0))
+    return moved
+
+
+def _copies_of_another_width(function: Function, counted: set[int]) -> list[Instruction]:
+    """Return the asynchronous copies that no row counts, of lines with copies that rows count.
+
+    They are the same function's, inlined for another width, which did not run.
+    """
+    copies = [i for i in function.instructions if i.opcode.startswith("LDGSTS")]
+    lines = {i.line for i in copies if i.address in counted}
+    return [i for i in copies if i.address not in counted and i.line in lines and not i.only_fills]
 
 
 def _is_in(instruction: Instruction, loop: Loop) -> bool:

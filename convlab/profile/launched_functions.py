@@ -109,6 +109,7 @@ def _lines_of(function: Function, lines: Rows) -> Rows:
         else:
             file = Path(row["file"]).name
             near = any((file, row["line"] + step) in inlined for step in (-1, 0, 1))
+            near = near or bool(function.compiled_from(row))
         if near:
             rows.append(row)
     return rows

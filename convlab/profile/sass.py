@@ -6,8 +6,10 @@ NVIDIA's "CUDA Binary Utilities" describes the opcodes, in the chapter "Instruct
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import functools
+import itertools
 import math
 import re
 from collections import Counter
@@ -64,6 +66,8 @@ _ACCESSES = {
 _MULTIPLY_ADDS = ("FFMA", "HMMA", "HGMMA")
 # nvcc may attribute an access to a line near its source line, at most this many lines away.
 _NEAREST_LINES = 3
+# The lines of a header's function, which has one branch for nvcc and one for the simulator.
+_NEAREST_IN_FUNCTION = 12
 # The bytes of an instruction, on all supported compute capabilities.
 INSTRUCTION_BYTES = 16
 
@@ -113,13 +117,43 @@ class Instruction:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the integer unit runs it, and not a multiplier, converter or the uniform path."""
+        """Whether the integer unit runs it, and not a multiplier, converter or the uniform path.
+
+        This unit also compares floating-point numbers.
+        """
+        if re.match(r"FSETP|FMNMX|FSEL|FCHK", self.opcode):
+            return True
         return self.kind == "integer" and not re.match(r"U|IMAD|R2U|MUFU|I2F|F2I", self.opcode)
 
-    @property
+    @functools.cached_property
     def access(self) -> tuple[str, str] | None:
         """("global" or "shared", "load" or "store"); None if it accesses neither memory."""
         return _ACCESSES.get(self.opcode.partition(".")[0])
+
+    @property
+    def copies_through_l1(self) -> bool:
+        """Whether it is an asynchronous copy that does not bypass L1, as those of 4 and 8 bytes."""
+        return self.opcode.startswith("LDGSTS") and "BYPASS" not in self.opcode
+
+    @property
+    def leaves(self) -> bool:
+        """Whether another instruction than the next one may run after it."""
+        return self.target is not None or self.opcode.startswith(("EXIT", "RET", "BRX"))
+
+    @property
+    def always_leaves(self) -> bool:
+        """Whether the next instruction never runs after it."""
+        # A branch's own predicate is an operand: "UP0, `(.L_x_1)".
+        return self.leaves and not self.guard and "," not in self.operands
+
+    @property
+    def only_fills(self) -> bool:
+        """Whether it is an asynchronous copy that only writes zeros, without a source.
+
+        nvcc generates it next to the copy of the same source line, under the opposite guard. Both
+        issue, and each lane's data move once.
+        """
+        return self.opcode.startswith("LDGSTS") and self.operands.endswith("!PT")
 
     @property
     def tensor_flops(self) -> int:
@@ -191,13 +225,60 @@ class Function:
 
     @functools.cached_property
     def loops(self) -> list[Loop]:
-        """Its loops, one for each target of backward branches."""
+        """Its loops, one for each target of backward branches that is on every way to the branch.
+
+        nvcc moves code that rarely runs to the end, such as the waiting at an mbarrier. Its jump back
+        is no loop: the target can be reached without it, and does not lead to it alone.
+        """
         ends: dict[int, int] = {}
         for instruction in self.instructions:
             target = instruction.target
-            if target is not None and target < instruction.address:
+            if target is None or target >= instruction.address:
+                continue
+            if self._is_on_every_way(target, instruction.address):
                 ends[target] = max(ends.get(target, 0), instruction.address)
         return [Loop(start, end) for start, end in sorted(ends.items())]
+
+    def _is_on_every_way(self, target: int, address: int) -> bool:
+        """Return whether each way from the first instruction to `address` passes `target`."""
+        starts = self._block_starts
+        first = starts[0]
+        goal = starts[bisect.bisect_right(starts, address) - 1]
+        if target in (first, goal):
+            return True
+        reached = {first}
+        todo = [first]
+        while todo:
+            for successor in self._successors[todo.pop()]:
+                if successor != target and successor not in reached:
+                    if successor == goal:
+                        return False
+                    reached.add(successor)
+                    todo.append(successor)
+        return True
+
+    @functools.cached_property
+    def _block_starts(self) -> list[int]:
+        """The addresses at which its basic blocks begin."""
+        starts = {i.target for i in self.instructions if i.target is not None}
+        starts |= {i.address + INSTRUCTION_BYTES for i in self.instructions if i.leaves}
+        starts.add(self.instructions[0].address)
+        return sorted(starts & {i.address for i in self.instructions})
+
+    @functools.cached_property
+    def _successors(self) -> dict[int, list[int]]:
+        """The basic blocks that may run after each one, by their first addresses."""
+        following: dict[int, list[int]] = {}
+        starts = self._block_starts
+        for instruction, after in itertools.zip_longest(self.instructions, self.instructions[1:]):
+            block = starts[bisect.bisect_right(starts, instruction.address) - 1]
+            ways = following.setdefault(block, [])
+            if instruction.target is not None:
+                ways.append(instruction.target)
+            ends = after is None or after.address in starts
+            if ends and after is not None and not instruction.always_leaves:
+                ways.append(after.address)
+        return following
 
     @functools.cached_property
     def by_loop(self) -> dict[Loop | None, list[Instruction]]:
@@ -234,23 +315,38 @@ class Function:
     def compiled_from(self, row: Mapping[str, Any]) -> list[Instruction]:
         """Return the loads or stores compiled from a counted source line, or the nearest line.
 
-        A line of another file is one of a header's function that was inlined.
+        A line of another file is one of a header's function that was inlined. The simulator may run
+        other lines of this function than nvcc compiles. Then the width says which copies are meant.
         """
         access = (row["space"], row["kind"])
+        own = self.shares_file(row)
         line_of = {}
         for instruction in self.instructions:
-            if instruction.access != access:
+            if instruction.access != access or instruction.only_fills:
                 continue
-            if self.shares_file(row):
+            if own:
                 line = instruction.line
             else:
                 line = instruction.line_in(Path(row["file"]).name, row["line"])
             if line is not None:
                 line_of[instruction] = line
-        nearest = min((abs(line - row["line"]) for line in line_of.values()), default=math.inf)
-        if nearest > _NEAREST_LINES:
+        # The simulator names the line on which a statement begins, and nvcc the line of the access.
+        closest = min(
+            line_of.values(),
+            key=lambda line: (abs(line - row["line"]), line < row["line"]),
+            default=math.inf,
+        )
+        nearest = abs(closest - row["line"])
+        if nearest <= _NEAREST_LINES:
+            return [i for i, line in line_of.items() if line == closest]
+        if own or nearest > _NEAREST_IN_FUNCTION or not row.get("lanes"):
             return []
-        return [i for i, line in line_of.items() if abs(line - row["line"]) == nearest]
+        width = 8 * row["bytes"] / row["lanes"]
+        return [
+            i
+            for i, line in line_of.items()
+            if abs(line - row["line"]) <= _NEAREST_IN_FUNCTION and i.width == width
+        ]
 
     def mix(self, loop: Loop | None = None) -> dict[str, int]:
         """Return how many instructions of each kind a loop, or the function, has."""

@@ -53,7 +53,9 @@ _WORTH_NAMING = 0.2
 WORDS = {
     "issue": "the schedulers, which issue one instruction per cycle",
     "fp32": "the fp32 units",
-    "integer": "integer arithmetic: indices and borders",
+    "integer": "integer arithmetic and comparisons: indices and borders",
+    "multiply": "integer multiplications: indices",
+    "mma": "mma.sync on the tensor cores",
     "shared": "shared-memory wavefronts",
     "L1": "requests to L1",
     "L2": "traffic between L2 and the SMs",
@@ -77,7 +79,7 @@ class Part:
     issued : the instructions that warps issue, by source line of `file`.
     looped : the hot loop's share of all instructions.
     file : the name of the file that defines the function.
-    tensor_flops : the operations of its tensor core instructions.
+    tensor_flops : the operations of its wgmma instructions.
     pipelined : whether its warps meet at mbarriers.
     """
 
@@ -307,13 +309,16 @@ def _part(
     per_sm = max(1.0, per_sm)
     hertz = gpu.ghz * 1e9
     resident = min(launched.occupancy(gpu).blocks, per_sm) or 1
-    sm_seconds = work.cycles(launched.warps, per_sm, resident) / hertz
-    warps_per_scheduler = per_sm * launched.warps / SCHEDULERS / (SUSTAINED * hertz)
+    unevenness = _unevenness(gpu, launched, counted)
+    sm_seconds = unevenness * work.cycles(launched.warps, per_sm, resident) / hertz
+    warps_per_scheduler = unevenness * per_sm * launched.warps / SCHEDULERS / (SUSTAINED * hertz)
     terms = {name: warps_per_scheduler * cycles for name, cycles in work.busy.items()}
     waiting = sm_seconds / SUSTAINED - max(terms.values(), default=0.0)
     terms["waiting"] = max(0.0, waiting)
     tensor_rate = 1e12 * ((gpu.datasheet and gpu.datasheet.tf32_tflops) or math.inf)
-    terms["tensor"] = work.tensor_flops * warps / tensor_rate
+    # The last wave of blocks takes as long as the others.
+    share_in_use = launched.blocks / (unevenness * per_sm * gpu.sms)
+    terms["tensor"] = work.tensor_flops * warps / (tensor_rate * share_in_use)
     terms["L2"] = _l2_bytes(lines, l1_misses) / (L2_BYTES * gpu.sms * hertz)
     terms["DRAM"] = dram_seconds
     issued: Counter[int] = Counter()
@@ -326,7 +331,9 @@ def _part(
         hot = sum(counts.get(i.address, 0.0) for i in function.body(function.hot_loop))
         looped = hot / (sum(mix.values()) or 1)
     tensor_flops = sum(
-        i.tensor_flops * counts.get(i.address, 0.0) for i in function.instructions if i.tensor_flops
+        i.tensor_flops * counts.get(i.address, 0.0)
+        for i in function.instructions
+        if i.kind == "HGMMA"
     )
     return Part(
         function.name,
@@ -339,6 +346,23 @@ def _part(
         tensor_flops,
         any(i.opcode.startswith("SYNCS") for i in function.instructions),
     )
+
+
+def _unevenness(gpu: Gpu, launched: LaunchedFunction, counted: Counts) -> float:
+    """Return how much more a block computes than the average, if all blocks run at the same time.
+
+    Persistent blocks compute whole tiles: for example, one or two. The launch takes the time of two.
+    The sampled blocks' parts of y say how much each computes.
+    """
+    numbers = {n for n, launch in enumerate(counted.launches) if launch in launched.launches}
+    stored: Counter[tuple[int, int]] = Counter()
+    for row in counted.reaches:
+        if row["launch"] in numbers and row["array"] == "y":
+            stored[row["launch"], row["block"]] += row["sectors"]
+    blocks = launched.blocks / len(launched.launches)
+    if not stored or blocks > launched.occupancy(gpu).blocks * gpu.sms:
+        return 1.0
+    return max(stored.values()) * len(stored) / sum(stored.values())
 
 
 def _l2_bytes(lines: Sequence[Mapping], l1_misses: float) -> float:

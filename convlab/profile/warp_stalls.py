@@ -6,6 +6,7 @@ Volta GPU Architecture via Microbenchmarking", 2018; Luo et al., "Benchmarking a
 Nvidia Hopper GPU Architecture via Microbenchmarking", 2024).
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -29,6 +30,10 @@ _LATENCIES: tuple[tuple[str, int], ...] = (
 # The cycles of a branch, taken or not, and of a barrier, in addition to their issue.
 BRANCH = 12
 BARRIER = 20
+# The cycles from a comparison to a branch or an access that its predicate guards. nvcc writes them into
+# the machine code; for other instructions it writes 4.
+GUARD = 13
+_GUARDED_LATE = re.compile(r"LD|ST|BRA|EXIT|BAR|SYNCS|UTMA|S2|MUFU|ATOM|RED|SHFL|BREAK|CALL")
 # Most iterations skip an instruction that runs less often than this share of its loop's most
 # frequent one.
 _RARE_SHARE = 0.1
@@ -49,17 +54,24 @@ def latency(opcode: str, load_cycles: float) -> float:
     return next(cycles for pattern, cycles in _LATENCIES if re.match(pattern, opcode))
 
 
-def stalls(function: Function, counts: Mapping[int, float], load_cycles: float) -> dict[int, float]:
+def stalls(
+    function: Function,
+    counts: Mapping[int, float],
+    load_cycles: float,
+    mma_flops: float = math.inf,
+) -> dict[int, float]:
     """Return the stall cycles before each executed instruction of a warp, by address.
 
-    `counts` says how often each instruction runs, by address.
+    `counts` says how often each instruction runs, by address. `mma_flops` are the operations of
+    mma.sync in TF32 per cycle, on the tensor core of one scheduler.
     """
     waits: dict[int, float] = {}
     for loop, own in function.by_loop.items():
         running = [i for i in own if counts.get(i.address)]
         most = max((counts[i.address] for i in running), default=0)
         # In the second iteration of a loop, instructions wait for results of the first.
-        waits |= _last_round(running, load_cycles, rounds=1 if loop is None else 2)
+        rounds = 1 if loop is None else 2
+        waits |= _last_round(running, load_cycles, mma_flops, rounds)
         for instruction in running:
             # A branch nearly always skips this instruction, so it waits for one load at most.
             at = instruction.address
@@ -68,19 +80,54 @@ def stalls(function: Function, counts: Mapping[int, float], load_cycles: float) 
     return waits
 
 
-def _last_round(body: Sequence[Instruction], load_cycles: float, rounds: int) -> dict[int, float]:
+def _last_round(
+    body: Sequence[Instruction], load_cycles: float, mma_flops: float, rounds: int
+) -> dict[int, float]:
     """Return the stalls in the last of some iterations of a loop."""
-    decoded = [(i, registers(i), latency(i.opcode, load_cycles)) for i in body]
+    decoded = [
+        (i, registers(i), latency(i.opcode, load_cycles), pipe_cycles(i, mma_flops)) for i in body
+    ]
     ready_at: dict[str, float] = {}
+    # When a predicate can guard a branch or an access, and when a pipe accepts an instruction.
+    guards_at: dict[str, float] = {}
+    free_at: dict[str, float] = {}
     now = 0.0
     waits = {}
-    for instruction, (reads, writes), cycles in rounds * decoded:
+    for instruction, (reads, writes), cycles, (pipe, busy) in rounds * decoded:
         issue = max([now, *(ready_at[name] for name in reads if name in ready_at)])
+        issue = max(issue, free_at.get(pipe, 0.0))
+        if instruction.guard and _GUARDED_LATE.match(instruction.opcode):
+            issue = max(issue, guards_at.get(instruction.guard.lstrip("@!"), 0.0))
+        free_at[pipe] = issue + busy
         extra = {"branch": BRANCH, "barrier": BARRIER}.get(instruction.kind, 0)
         waits[instruction.address] = issue - now + extra
         now = issue + 1 + extra
         ready_at |= dict.fromkeys(writes, issue + cycles)
+        guards_at |= dict.fromkeys(writes, issue + GUARD)
     return waits
+
+
+def pipe_cycles(instruction: Instruction, mma_flops: float) -> tuple[str, float]:
+    """Return the pipe of an instruction, and for how many cycles it accepts no other.
+
+    The pipes of a scheduler for integers and comparisons and for integer multiplications have half
+    a warp's lanes, and that for conversions and special functions an eighth.
+    """
+    if instruction.kind == "HMMA":
+        return "tensor", mma_cycles(instruction, mma_flops)
+    if instruction.is_integer:
+        return "integer", 2.0
+    if instruction.opcode.startswith("IMAD"):
+        return "multiply", 2.0
+    if re.match(r"MUFU|I2F|F2I|F2F|I2I|POPC|FLO", instruction.opcode):
+        return "special", 8.0
+    return "", 0.0
+
+
+def mma_cycles(instruction: Instruction, mma_flops: float) -> float:
+    """Return for how many cycles an mma.sync keeps the tensor core of its scheduler busy."""
+    cycles = instruction.tensor_flops / mma_flops
+    return cycles if "TF32" in instruction.opcode else cycles / 2
 
 
 def registers(instruction: Instruction) -> tuple[set[str], set[str]]:

@@ -23,11 +23,19 @@ _NEEDS_SERIAL = 79
 _MOST_RESTORED = 64 << 20
 # A stream other than the default one.
 _STREAM = 1 << 40
+# The stream of a call that runs at the same time.
+_OTHER_STREAM = _STREAM + 64
+# What a workspace holds when a kernel gets it, by the number of the schedule: a NaN or -1; a large
+# integer or a small number; zeros. At most so many bytes of it are filled.
+_LEFT_IN_WORKSPACE = (0xFF, 0x01, 0x00)
+_MOST_FILLED = 1 << 20
 # A run ends itself at its time limit, unless the signal arrived where it may not report anything. The
 # host process ends it after so many more seconds.
 _GRACE = 2.0
 # Address and bytes of the workspace and the plan, by name. All calls of a request share them.
 _own_memory: dict[bytes, tuple[int, int]] = {}
+# The byte that new memory of these is filled with.
+_left_over = 0
 abi = child.load(Path(__file__).parents[1] / "core" / "kernel" / "abi.py")
 # If this variable is set, an untrusted kernel runs: see ``confine.py``.
 _IS_CONFINED = bool(os.environ.get("CONVLAB_CONFINED"))
@@ -124,7 +132,7 @@ def _written_by(request: dict) -> list[tuple[int, bytes]] | None:
 
     Calls for other problems also exchange inputs. Such a request is run once, with blocks in order.
     """
-    if request.get("serial") or request.get("earlier"):
+    if request.get("serial") or request.get("earlier") or request.get("beside"):
         return None
     tensors = [
         where
@@ -182,7 +190,9 @@ def _run_and_exit(request: dict, report: int) -> None:
 
 def _run(request: dict, report: int) -> None:
     """Run one request; the runtime and `_write` write to the report."""
+    global _left_over
     runtime = _start_runtime(request, report)
+    _left_over = _LEFT_IN_WORKSPACE[request["schedule"] % len(_LEFT_IN_WORKSPACE)]
     if _IS_CONFINED:
         request = _confined(request)
     # Loading the library runs its static initialisers.
@@ -198,6 +208,8 @@ def _run(request: dict, report: int) -> None:
         tensors = {
             name: _map_buffer(request, runtime, name, name == output) for name in request["tensors"]
         }
+        if request.get("beside"):
+            _call_beside(entry, request, runtime, tensors)
         for problem, sizes in request.get("earlier", ()):
             _call_earlier(problem, sizes, request, runtime, tensors)
         limit = request["workspace_limit"]
@@ -311,6 +323,27 @@ def _call_earlier(
         _store(*original)
 
 
+def _call_beside(entry, request: dict, runtime, tensors: dict) -> None:
+    """Call the kernel for the same inputs on another stream, which nothing joins with the main one.
+
+    The call has its own output, workspace and plan. All else that both calls access is shared by
+    mistake, and the runtime reports that nothing orders their accesses.
+    """
+    workspace_bytes = entry.workspace(request["workspace_limit"])
+    if workspace_bytes > request["workspace_limit"]:
+        return
+    output = request["tensors"][-1]
+    name = b"%s of another call" % output.encode()
+    own = runtime.sim_map(name, -1, 0, request["buffers"][output][1], 1)
+    addresses = [*(tensors | {output: own}).values()]
+    memory = dict(_own_memory)
+    _own_memory.clear()
+    shift = request.get("workspace_shift", 0)
+    _convolve(entry, workspace_bytes, runtime, shift, *addresses, stream=_OTHER_STREAM)
+    _own_memory.clear()
+    _own_memory.update(memory)
+
+
 def _exchange_two_words(numbers: bytes) -> bytes:
     """Return the bytes with two 4-byte words exchanged; both ends and the sum stay the same."""
     words = len(numbers) // 4
@@ -334,7 +367,9 @@ def _store(address: int, numbers: bytes, is_constant: bool) -> None:
         protect(*pages, mmap.PROT_READ)
 
 
-def _convolve(entry, workspace_bytes: int, runtime, shift: int, x, w, bias, y) -> str | None:
+def _convolve(
+    entry, workspace_bytes: int, runtime, shift: int, x, w, bias, y, stream: int = _STREAM
+) -> str | None:
     """Call the kernel's entry points; return the text of an error, or None.
 
     The workspace and the plan begin `shift` bytes after the start of a page.
@@ -343,14 +378,14 @@ def _convolve(entry, workspace_bytes: int, runtime, shift: int, x, w, bias, y) -
     workspace = _own_buffer(runtime, b"workspace", workspace_bytes, shift)
     error = None
     # Host code runs from here on. It may not access device memory.
-    runtime.sim_host(c_void_p(_STREAM))
+    runtime.sim_host(c_void_p(stream))
     if plan:
-        error = entry.prepare(w, plan, _STREAM)
+        error = entry.prepare(w, plan, stream)
         # The caller may free the filter before it calls conv2d with the plan.
         runtime.sim_hide(c_void_p(w), 1)
     runtime.sim_null(f"; {_null_arguments(bias, workspace_bytes)}".encode())
     if error is None:
-        error = entry.compute(x, plan or w, bias, y, workspace, workspace_bytes, _STREAM)
+        error = entry.compute(x, plan or w, bias, y, workspace, workspace_bytes, stream)
     if plan:
         runtime.sim_hide(c_void_p(w), 0)
     runtime.sim_host(None)
@@ -360,7 +395,11 @@ def _convolve(entry, workspace_bytes: int, runtime, shift: int, x, w, bias, y) -
 def _own_buffer(runtime, name: bytes, size: int, shift: int) -> int | None:
     """Return memory for the kernel. A later call gets the same memory, with its contents."""
     if size > _own_memory.get(name, (0, 0))[1]:
-        _own_memory[name] = runtime.sim_map(name, -1, shift, size, 1), size
+        address = runtime.sim_map(name, -1, shift, size, 1)
+        if not address:
+            raise MemoryError(f"{size:,} bytes of {name.decode()} could not be mapped")
+        ctypes.memset(address, _left_over, min(size, _MOST_FILLED))
+        _own_memory[name] = address, size
     return _own_memory[name][0] if size else None
 
 

@@ -57,6 +57,7 @@ class SimLaunch(Launch):
         self._trace = None
         self._runs = 0
         self._earlier: list[tuple[list[int], dict[str, int]]] = []
+        self._beside = False
         self.launches: list[dict[str, object]] = []
         names = ("x", "w", "bias")
         tensors = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
@@ -93,6 +94,7 @@ class SimLaunch(Launch):
                 self._build,
                 schedule=schedule,
                 earlier=self._earlier,
+                beside=self._beside,
                 watch=self.most_watched,
                 counts=self.counted,
                 workspace_shift=self._workspace_shift,
@@ -120,6 +122,19 @@ class SimLaunch(Launch):
             self()
         finally:
             self._earlier = []
+
+    def call_beside(self) -> None:
+        """Call the kernel while another call for the same inputs runs on another stream."""
+        self._beside = True
+        try:
+            self()
+        finally:
+            self._beside = False
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Return the bytes of workspace that the last call requested; 0 before the first call."""
+        return self._trace.workspace if self._trace else 0
 
     @property
     def lines(self) -> list[dict[str, object]]:

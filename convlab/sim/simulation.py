@@ -175,6 +175,9 @@ def simulate(
         - earlier: problems in the form of `problem`, each with the bytes of its tensors by name.
           The kernel is called for them first, in the same process, with other data, at the same
           addresses if it fits.
+        - beside: True first calls the kernel for the same inputs on another stream, which nothing
+          joins with the main one. That call has its own output, workspace and plan. Other memory
+          that both calls access, and one writes, is a race.
         - watch: of a launch with more accesses than this, only a part of the blocks is watched for
           races and uninitialised reads; 0 (the default) watches all blocks. Bounds are always
           checked. ``Trace.watched_in_part`` says whether that happened. The counts are then

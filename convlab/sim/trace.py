@@ -230,29 +230,47 @@ class Trace:
         """Return the recorded requests of a warp, in their order.
 
         Each dict has ``launch`` (from 0), ``file``, ``line``, ``space``, ``kind``, ``array``,
-        ``element`` (bytes of an element; None if unknown), ``bytes`` (of each lane's access), and
-        ``lanes``: a dict from each lane to its byte in the array.
+        ``element`` (bytes of an element; None if unknown), ``bytes`` (of each lane's access),
+        ``warp``, and ``lanes``: a dict from each lane to its byte in the array.
+        """
+        return [step for step in self.executions if step["space"]]
+
+    @cached_property
+    def executions(self) -> list[dict[str, object]]:
+        """Return the recorded requests and the other recorded operations of a warp, in their order.
+
+        A request is as in `accesses`. An operation (a barrier, an asynchronous copy, a product of
+        tensor cores) has an empty ``space`` and ``array``, its name as ``kind``, its ``number`` in
+        the order in which the operations of all warps ran, ``details`` (texts by name), and a dict
+        ``lanes`` in which all bytes are 0.
         """
         rows = [row.split("\t") for row in self._rows["access"]]
         places = self._places([row[1] for row in rows])
-        accesses = []
-        for launch, address, space, kind, array, element, size, mask, offsets in rows:
+        executions = []
+        for launch, address, space, kind, array, element, size, mask, warp, offsets in rows:
             file, line = places[address]
             lanes = [lane for lane in range(32) if int(mask) >> lane & 1]
-            accesses.append(
-                {
-                    "launch": int(launch) - 1,
-                    "file": file,
-                    "line": line,
-                    "space": space,
-                    "kind": kind,
-                    "array": array,
-                    "element": int(element) or None,
-                    "bytes": int(size),
-                    "lanes": dict(zip(lanes, map(int, offsets.split()), strict=True)),
-                }
-            )
-        return accesses
+            step = {
+                "launch": int(launch) - 1,
+                "file": file,
+                "line": line,
+                "space": space,
+                "kind": kind,
+                "array": array,
+                "element": int(element) or None,
+                "bytes": int(size),
+                "warp": int(warp),
+            }
+            if space:
+                step["lanes"] = dict(zip(lanes, map(int, offsets.split()), strict=True))
+            else:
+                pairs = (pair.partition("=") for pair in array.split(";") if pair)
+                step["array"] = ""
+                step["details"] = {name: text for name, _, text in pairs}
+                step["number"] = int(offsets)
+                step["lanes"] = dict.fromkeys(lanes, 0)
+            executions.append(step)
+        return executions
 
     @cached_property
     def flops(self) -> float | None:

@@ -45,6 +45,26 @@ class AfterOthers(Setting):
 
 
 @dataclass(frozen=True)
+class TwoStreams(Setting):
+    """Run a problem while another call of the same build runs on another stream.
+
+    Each call has its own y, workspace and prepared filter. So the two calls may share only what
+    the kernel file keeps: a `__device__` variable, a static buffer, a table. The simulator reports a
+    race between them. On a GPU the other call has other data, and the result must not change.
+    """
+
+    name: str = "two_streams"
+    words: str = "while another call runs on another stream"
+
+    def run(self, launch: Launch, earlier: Sequence[Problem]) -> None:
+        """Run a launch beside another call for the same problem."""
+        if launch.own_process:
+            launch.call_beside()
+        else:
+            call_beside(launch)
+
+
+@dataclass(frozen=True)
 class LeastWorkspace(AfterOthers):
     """Run a problem with the least workspace that the kernel needs, then once more after a call.
 
@@ -130,6 +150,23 @@ def call_after(launch: Launch, earlier: Sequence[Problem]) -> None:
     launch()
     if other_stream is not None:
         torch.cuda.current_stream().wait_stream(other_stream)
+
+
+def call_beside(launch: Launch) -> None:
+    """Call the launch while its runnable runs for other data on another stream, before and after."""
+    if launch.runnable.device.type != "cuda":
+        launch()
+        return
+    negated = tuple(None if tensor is None else -tensor for tensor in launch.inputs)
+    other = launch.runnable.prepare(launch.problem, *negated)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        other()
+    launch()
+    with torch.cuda.stream(stream):
+        other()
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 def _call_other(

@@ -11,14 +11,16 @@ buffer moves alone, and the others stay.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import product
 
+from ..core.correctness import reference
 from ..core.correctness.setting import Offsets, Setting
+from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from .after_others import SHARED_BYTES, AfterOthers, LeastWorkspace
+from .after_others import SHARED_BYTES, AfterOthers, LeastWorkspace, TwoStreams
 from .other_gpus import OTHER_GPUS
 from .sparse import SPARSE
 from .unusual_data import (
@@ -68,6 +70,7 @@ SETTINGS = (
     Cancelled(),
     Overflowing(),
     *ALONE,
+    TwoStreams(),
     OFFSET,
     ALL_OFFSET,
     AFTER_OTHERS,
@@ -95,6 +98,9 @@ LITTLE = (
 ALL = (*SETTINGS, SPARSE, *IN_CHUNKS, *LITTLE, *OTHER_GPUS)
 NAMES = tuple(setting.name for setting in ALL)
 
+# A workspace with these shares of the bytes that the kernel requests without a limit; and one byte less.
+_SHARES = (("all but a byte", 1.0), ("two thirds", 2 / 3), ("half", 1 / 2), ("a third", 1 / 3))
+
 # The problems that run with the least workspace: a kernel may then launch once for each pixel.
 _FEW_PIXELS = (
     "N2 C4 H3 W4 K6 R3 S3 p1 g2 bias",
@@ -114,7 +120,7 @@ _CHUNKED = (
 _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"
 # Here a block may need more shared memory than the kernel requested in an earlier, smaller call.
 _LARGE = "limits.channels_4099"
-_FEW_MACS = 500_000
+FEW_MACS = 500_000
 
 
 def settings_for(kernel: Runnable, problem: Problem) -> tuple[Setting, ...]:
@@ -147,7 +153,7 @@ def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]
     many channels. If the kernel does not support the 3x3 problem, the first small problem on which
     it is correct takes its place.
     """
-    small = [p for p in correct if p.macs <= _FEW_MACS and min(p.N, p.P, p.Q) > 1]
+    small = [p for p in correct if p.macs <= FEW_MACS and min(p.N, p.P, p.Q) > 1]
     first = _supported(kernel, [*map(named_problem, _HOSTS), *small])[:1]
     pointwise = _supported(kernel, [named_problem(_POINTWISE)])
     large = _supported(kernel, [named_problem(_LARGE)])
@@ -155,14 +161,53 @@ def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]
     return list(dict.fromkeys([*first, *second, *large]))
 
 
-def workspace_trials(kernel: Runnable) -> list[tuple[Problem, Setting]]:
-    """Return the trials with little workspace; none if the kernel uses no workspace."""
+def workspace_trials(
+    kernel: Runnable, hosts: Iterable[Problem] = ()
+) -> list[tuple[Problem, Setting]]:
+    """Return the trials with little workspace; none if the kernel uses no workspace.
+
+    `hosts` are small problems on which the kernel is correct.
+    """
     has_workspace = "conv2d_workspace" in (kernel.source or "")
     if not has_workspace:
         return []
     chunked = _supported(kernel, map(named_problem, _CHUNKED))
     few_pixels = _supported(kernel, map(named_problem, _FEW_PIXELS))[:1]
-    return [*product(chunked, IN_CHUNKS), *product(few_pixels, LITTLE)]
+    shares = [trial for host in hosts for trial in _share_trials(kernel, host)]
+    return [*product(chunked, IN_CHUNKS), *product(few_pixels, LITTLE), *shares]
+
+
+def _share_trials(kernel: Runnable, problem: Problem) -> Iterator[tuple[Problem, Setting]]:
+    """Yield trials with parts of the workspace that a kernel requests for a problem without a limit.
+
+    A kernel that works in chunks then needs several of them, for whatever problem; and one that
+    ignores the size writes past the end. Only the simulator tells what a kernel requests.
+    """
+    if not kernel.counts:
+        return
+    launch = kernel.prepare(
+        problem, *reference.known(problem, 0, kernel.device, kernel.format).inputs
+    )
+    launch.counted = False
+    launch()
+    requested = launch.workspace_bytes
+    least = _least_workspace(kernel, problem)
+    for words, share in _SHARES:
+        limit = int(requested * share) - (share == 1.0)
+        if limit >= max(least, 1):
+            words = f"with {limit:,} bytes of workspace, {words} of what it requests"
+            yield problem, Setting("part_of_workspace", words, workspace=limit, twice=True)
+
+
+def _least_workspace(kernel: Runnable, problem: Problem) -> int:
+    """Return the bytes of workspace without which a kernel does not work; 0 if it works without."""
+    inputs = reference.known(problem, 0, kernel.device, kernel.format).inputs
+    try:
+        kernel.limited(0).prepare(problem, *inputs)()
+    except LaunchError as error:
+        # Other errors are found by the trials with the least workspace.
+        return error.needed if error.kind == "too little workspace" else 0
+    return 0
 
 
 def _supported(kernel: Runnable, problems: Iterable[Problem]) -> list[Problem]:

@@ -79,6 +79,15 @@ _TOGETHER = (
     "K // groups > 128 and Q > 128",
     "groups == C and C > 1 and W % 2 == 0 and pad_w % 2 == 1 and stride_w == 1 and S > 1 and P > 1",
 )
+# The sizes whose product or whose first a condition may take for both.
+_TWO_SIZES = (
+    ("R", "S"),
+    ("P", "Q"),
+    ("H", "W"),
+    ("stride_h", "stride_w"),
+    ("dilation_h", "dilation_w"),
+    ("pad_h", "pad_w"),
+)
 _PAIRS = {"stride": "stride", "pad": "padding", "dilation": "dilation"}
 
 
@@ -242,9 +251,34 @@ def targets(sites: Sequence[Site], sizes: Sequence[int], supports: Sequence[str]
             for name, text in _SIZES.items():
                 words = f"{name} > {size}, the size of an array"
                 larger.append(_larger(text, size, [], words))
+    lopsided = [each for site in sites for each in _lopsided(site)]
     together = [_target([_python(text)], "large sizes together") for text in _TOGETHER]
-    found = (*first, *_corners(supports), *together, *borders, *second, *larger)
+    found = (*first, *lopsided, *_corners(supports), *together, *borders, *second, *larger)
     return list({target.test: target for target in reversed(found) if target}.values())[::-1]
+
+
+def _lopsided(site: Site) -> Iterator[Target | None]:
+    """Yield targets for a condition that names a filter's or an image's two sizes in one number.
+
+    A kernel that tests ``R * S == 9`` may mean 3x3 only, and so may one that tests ``R == 3``. So one
+    problem makes the condition true with the first size below the second, and one with it above.
+    """
+    words = (
+        f"{site.text if len(site.text) < 80 else site.text[:77] + '...'}, {site.file}:{site.line}"
+    )
+    conditions = [part for each in site.path for part in _conjuncts(literals(each))]
+    parts = _conjuncts(literals(site.node))
+    for part in parts:
+        fields = fields_of(part)
+        for first, second in _TWO_SIZES:
+            if not {first, second} & fields or part[0] != "op" or part[1] not in COMPARISONS:
+                continue
+            if len({first, second} & fields) == 1 and part[1] != "==":
+                continue
+            for below in ("<", ">"):
+                unequal = ("op", below, ("field", first), ("field", second))
+                # Two targets wanted: the search begins with the usual sizes.
+                yield _target([*conditions, *parts, unequal], words, _TWICE)
 
 
 def _borders(others: list[Node], part: Node, words: str) -> Iterator[Target | None]:
@@ -431,6 +465,7 @@ def _moves(values: Mapping[str, int], target: Target) -> Iterator[dict[str, int]
             for value in sorted(numbers):
                 more = (value - values[name]) * values[f"stride_{size.lower()}"]
                 yield {size: values[size] + more}
+    yield from _products(values, target)
     if "groups" in target.fields:
         for value in sorted({1, 2, 3, *numbers}):
             yield {"C": 2 * value, "K": 2 * value, "groups": value}
@@ -438,6 +473,24 @@ def _moves(values: Mapping[str, int], target: Target) -> Iterator[dict[str, int]
     for name in ("relu", "bias"):
         if name in target.fields:
             yield {name: 1 - values[name]}
+
+
+def _products(values: Mapping[str, int], target: Target) -> Iterator[dict[str, int]]:
+    """Yield changes of two sizes at once whose product is a number of the target."""
+    factors = [
+        (first, number // first)
+        for number in target.numbers
+        for first in range(1, min(number, _LARGEST_SIZE) + 1)
+        if number % first == 0
+    ]
+    for first, second in factors:
+        for names in (("R", "S"), ("H", "W")):
+            if target.fields.issuperset(names):
+                yield dict(zip(names, (first, second), strict=True))
+        if target.fields.issuperset("PQ"):
+            more = (first - values["P"]) * values["stride_h"]
+            wider = (second - values["Q"]) * values["stride_w"]
+            yield {"H": values["H"] + more, "W": values["W"] + wider}
 
 
 def _changed(values: Mapping[str, int], change: Mapping[str, int]) -> dict[str, int] | None:

@@ -33,11 +33,13 @@ from ..core.problem.problem import Problem
 _SECONDS = 20.0
 # For each problem the number of channels, and the height and width of the image.
 _PLANES = ((3, 32800), (1, 46400))
-# Problems with over 2^32 outputs, so that half of the offsets exceed 2^31: a large plane, many
+# Problems whose blocks, or the outputs that they stored, are a sample. The first line has more images than
+# a grid may have blocks in y or z. Then problems with over 2^32 outputs, so that half of the offsets exceed 2^31: a large plane, many
 # channels, and many groups. Then a filter of over 2^31 elements; and a problem on which a kernel may
 # split the channels in parts. Each part has a few more than 2^29 outputs, so that the bytes of 2, 4 or
 # 8 parts in 32 bits are few. A kernel runs the first of each line that it supports.
 _LARGE = (
+    ("N70000 C8 H5 W4 K8 R3 S3 p1", "N70000 C8 H5 W4 K8 R1 S1", "N70000 C6 H5 W4 K6 R3 S3 p1 g6"),
     ("N1 C1 H65600 W65600 K1 R1 S1", "N1 C1 H65600 W65600 K1 R3 S3 p1"),
     ("N2 C2 H1024 W1024 K2200 R1 S1", "N2 C2 H1024 W1024 K2200 R3 S3 p1"),
     ("N2 C46400 H216 W216 K46400 R3 S3 p1 g46400",),
@@ -57,6 +59,8 @@ _LITTLE_WORKSPACE = 12_000_000
 _RANGE = 1 << 20
 # A larger tensor is filled only where the kernel accesses it.
 _MANY = 1 << 24
+# The most blocks of a grid in y and in z.
+_MOST_BLOCKS = 65_535
 # At most this many outputs are compared.
 _COMPARED = 20_000
 
@@ -186,6 +190,10 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     except LaunchError as error:
         if error.kind in ("endless loop", "out of time", "too little workspace"):
             error.kind = ""
+        refused = any(finding.kind == "refused launch" for finding in error.findings)
+        if refused and not error.kind and problem.N > _MOST_BLOCKS:
+            # Nothing but the number of images is large, and no header excludes it.
+            error.kind = "launch configuration"
         raise
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
     fields = {"bound": bound, "outputs": math.prod(problem.y_shape)}

@@ -14,7 +14,7 @@ from . import nvcc_report
 from .generated_problems import generate, option_pairs
 from .other_gpus import trials_on_other_gpus
 from .repeated_limits import without_repeated
-from .settings import host_problems, settings_for, with_relu, workspace_trials
+from .settings import FEW_MACS, host_problems, settings_for, with_relu, workspace_trials
 from .smallest_failure import shrink
 from .source_conditions import source_problems
 from .sparse import SPARSE, sparse_problems
@@ -70,9 +70,13 @@ class Strict:
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield trials with little workspace, in each setting, and on an x of over 2^31 elements."""
-        yield workspace_trials(self.kernel)
+        hosts = []
         if self.kernel.source:
-            for host in host_problems(self.kernel, [report.problem for report in reports]):
+            hosts = host_problems(self.kernel, [report.problem for report in reports])
+        small = [host for host in hosts if host.macs <= FEW_MACS]
+        yield workspace_trials(self.kernel, small)
+        if self.kernel.source:
+            for host in hosts:
                 yield list(product([host], settings_for(self.kernel, host)))
         if self.kernel.counts and self.kernel.source:
             yield list(trials_on_other_gpus(self.kernel))

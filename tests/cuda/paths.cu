@@ -105,6 +105,23 @@ if (d.K > 40 && ow >= 77) sum = 0;
 // in last:
 if (b && d.K % 20 == 0 && d.P == 14) sum -= b[oc];
 
+// case taps_that_need_not_be_square: R * S == 9 and R != S
+// in last:
+if (d.R * d.S == 9 && d.R != 3) sum = 0;
+
+// case one_side_of_a_filter: R == 5 and S > R
+// in last:
+if (d.R == 5 && d.S > d.R) sum = 0;
+
+// case a_host_path_for_an_area: P * Q == 49 and P != Q
+// in host:
+if (d.P * d.Q == 49 && total) {
+    ConvProblem square = d;
+    square.P = square.Q = 7;
+    conv_kernel<<<(total + 255) / 256, 256, 0, stream>>>(x, filt, bias, y, square, workspace);
+    return launch_error();
+}
+
 // ---- sizes: windows beyond an array, at the border of what a header supports
 
 // case taps_past_a_shared_array: R * S > 64

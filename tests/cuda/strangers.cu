@@ -519,6 +519,71 @@ sum += 0 * (v.x + v.y + v.z + v.w);
 // in host:
 if ((size_t)x % 16) return "x is not aligned";
 
+// ---- shared: what two calls share by mistake; the kind of the finding
+
+// case a_number_of_the_module: race
+// in before:
+__device__ float scale;
+__global__ void set(const float* w) { scale = w[0]; }
+// in host:
+set<<<1, 1, 0, stream>>>(w);
+// in last:
+sum += scale - filt[0];
+
+// case a_filter_in_the_module: race
+// in before:
+__device__ float kept[1 << 12];
+__global__ void keep(const float* w, int n) {
+    for (int i = threadIdx.x; i < n; i += 32) kept[i] = w[i];
+}
+// in header:
+// supports: K * (C // groups) * R * S <= 4096
+// in host:
+keep<<<1, 32, 0, stream>>>(w, d.K * (d.C / d.groups) * d.R * d.S);
+// in product:
+if (ok) sum += in[AT] * kept[wi];
+
+// case a_static_buffer_of_the_host: race
+// in host:
+static float* kept;
+if (!kept) cudaMalloc(&kept, 1 << 20);
+cudaMemcpyAsync(kept, w, W_BYTES, cudaMemcpyDeviceToDevice, stream);
+filt = kept;
+
+// case a_workspace_of_its_own
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t) {
+    const ConvProblem& d = *p;
+    return W_BYTES;
+}
+// in host:
+cudaMemcpyAsync(workspace, w, W_BYTES, cudaMemcpyDeviceToDevice, stream);
+filt = (const float*)workspace;
+
+// ---- images: the grid of a kernel has a block for each image
+
+// case in_y
+// in first:
+idx = (long long)blockIdx.y * d.K * d.P * d.Q + idx;
+if (blockIdx.x * 256 + threadIdx.x >= d.K * d.P * d.Q) return;
+// in host:
+if (total) {
+    dim3 grid((d.K * d.P * d.Q + 255) / 256, (unsigned)d.N);
+    conv_kernel<<<grid, 256, 0, stream>>>(x, w, bias, y, d, workspace);
+    return launch_error();
+}
+
+// case in_z
+// in first:
+idx = (long long)blockIdx.z * d.K * d.P * d.Q + idx;
+if (blockIdx.x * 256 + threadIdx.x >= d.K * d.P * d.Q) return;
+// in host:
+if (total) {
+    dim3 grid((d.K * d.P * d.Q + 255) / 256, 1, (unsigned)d.N);
+    conv_kernel<<<grid, 256, 0, stream>>>(x, w, bias, y, d, workspace);
+    return launch_error();
+}
+
 // ---- once only: correct by luck; the message that must be reported
 
 // case plan_that_is_an_address: not available: conv2d has its plan|outputs are incorrect
@@ -539,6 +604,12 @@ CONVLAB_ENTRY const char* conv2d_prepare(const ConvProblem*, const float* w, voi
 cudaMemsetAsync(y, 0, 4 * total);
 conv_kernel<<<(total + 255) / 256, 256>>>(x, w, bias, y, d, workspace);
 return launch_error();
+
+// case a_flag_that_is_zero_at_first: outputs? (is|are) incorrect
+// in workspace:
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem*, size_t) { return 64; }
+// in last:
+if (idx == 5 && atomicExch((int*)ws, 1) != 0) sum += 1;
 
 // ---- refused: correct on the simulator; the kind of nvcc's finding, and its line
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import itertools
 import json
 import math
@@ -28,13 +29,14 @@ import pandas as pd
 
 import convlab
 from convlab.core.errors import ConvlabError, ProblemError
+from convlab.core.forecast import ERROR
 from convlab.core.kernel import catalog
-from convlab.core.machine import device
+from convlab.core.machine import device, toolchain
 from convlab.core.timing.measure import measure
 from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
 from convlab.profile.forecast import prediction_of
-from convlab.profile.time_model import OVERLAP, PIPELINE_OVERLAP, SUSTAINED
+from convlab.profile.time_model import OVERLAP, PIPELINE_OVERLAP, SUSTAINED, Part
 from tests.instruments.pages import write_between
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
@@ -60,7 +62,31 @@ PAGES = {"times": "MODEL.md", "rungs": "MODEL.md", "dram": "DRAM.md"}
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 # The table of rungs: all rungs measured on one day, on the headline problems.
 RUNGS = NOTEBOOKS / "h200.json"
-PIPELINE_GRID = (1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0)
+# Measured when the model's structure was final: all rungs on eight smaller problems, and two sweeps.
+LATER = Path(__file__).parent / "measured_later_h200.json"
+# These modules show predictions, and do not change them.
+NOT_THE_MODEL = ("forecast.py", "tables.py", "inspection.py", "command.py", "roofline.py")
+PACKAGE = Path(convlab.__file__).parent
+ALL_ROWS = Path("PREDICTED.md")
+KERNELS_PAGE = catalog.KERNEL_DIR / "README.md"
+# Tables of that page with a kernel's time: the set of problems, and the GPU.
+TABLES = {
+    "kernelbench": ("kernelbench", "H200"),
+    "kernelbench_bf16": ("kernelbench", "H200"),
+    "resnet50": ("resnet50", "H100"),
+    "resnet50_bf16": ("resnet50", "H100"),
+}
+RUNG_GRID = [
+    (sustained / 100, overlap, pipeline)
+    for sustained in range(72, 95, 2)
+    for overlap in (1.8, 2.0, 2.5, 3.0, 4.0)
+    for pipeline in (1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0)
+]
+# These rungs and later ones compute tiles of 32 channels or more of one group. On a depthwise problem the
+# simulator takes minutes to count them, so their later rows on such problems are left out.
+TILES_OF_A_GROUP = "08"
+# The goal for a sweep: the predicted winner's time within this factor of the fastest point's.
+CLOSE = 1.1
 # What is wanted of rows kept apart: within this factor, and the order of pairs that differ by more.
 WANTED = 1.6
 APART = 1.2
@@ -223,94 +249,252 @@ def table(all_points: pd.DataFrame, document: dict, source: str) -> str:
     return "\n".join(lines)
 
 
+def measured_rows() -> list[dict]:
+    """Return all measured times of rungs in the repository: source, kernel, problem, ms, gpu."""
+    rows = []
+
+    def add(source: str, gpu: str, kernel: str, problem: str, ms: float) -> None:
+        rows.append(
+            {"source": source, "gpu": gpu, "kernel": kernel, "problem": problem, "measured_ms": ms}
+        )
+
+    for row in json.loads(MEASURED.read_text())["times"]:
+        add(MEASURED.name, "H200", row["kernel"], row["problem"], row["measured_ms"])
+    for row in json.loads(RUNGS.read_text())["rows"]:
+        if ":" not in row["kernel"] and row["time_ms"]:
+            add(RUNGS.name, "H200", row["kernel"], row["problem"], row["time_ms"])
+    names = {path.stem for path in catalog.catalog()}
+    text = KERNELS_PAGE.read_text()
+    for table, (set_name, gpu) in TABLES.items():
+        body = text.partition(f"<!-- {table}: begin -->")[2].partition("<!-- ")[0]
+        for line in body.splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if len(cells) > 4 and cells[2] in names:
+                add(table, gpu, cells[2], f"{set_name}.{cells[0]}", float(cells[3]))
+    later = json.loads(LATER.read_text())
+    for kind in ("times", "sweeps"):
+        for row in later[kind]:
+            if convlab.problem(row["problem"]).groups > 1 and row["kernel"] >= TILES_OF_A_GROUP:
+                continue
+            add(f"{LATER.name}, {kind}", "H200", row["kernel"], row["problem"], row["measured_ms"])
+    unique = {(row["source"], row["kernel"], row["problem"]): row for row in rows}
+    return list(unique.values())
+
+
 def rung_points(names: list[str] | None = None) -> pd.DataFrame:
-    """Predict the measured rungs that the times of MEASURED.json, on which the model was built, lack."""
-    built_on = {row["kernel"] for row in json.loads(MEASURED.read_text())["times"]}
-    rows = json.loads(RUNGS.read_text())["rows"]
+    """Predict all measured times of rungs; a prediction of the same code is read from the cache."""
+    rows = [row for row in measured_rows() if not names or row["kernel"] in names]
+    root = toolchain.cache_dir() / "predicted"
+    root.mkdir(exist_ok=True)
+    code = hashlib.sha256()
+    for path in sorted([*PACKAGE.glob("profile/*.py"), *PACKAGE.glob("sim/**/*.*")]):
+        if path.name not in NOT_THE_MODEL:
+            code.update(path.read_bytes())
     found = []
     for row in rows:
-        name = row["kernel"]
-        if ":" in name or not row["time_ms"] or (names and name not in names):
+        kernel = convlab.load(row["kernel"], engine="sim")
+        asked = convlab.problem(row["problem"])
+        digest = code.copy()
+        for text in (kernel.source, str(kernel.defines), str(asked), row["gpu"]):
+            digest.update(text.encode())
+        saved = root / f"{kernel.name.partition('@')[0]}-{digest.hexdigest()[:20]}.json"
+        if saved.exists():
+            answer = json.loads(saved.read_text())
+        else:
+            print(f"{kernel.name}, {asked.label}", file=sys.stderr)
+            answer = _predicted(kernel, asked, row["gpu"])
+            saved.write_text(json.dumps(answer))
+        if "error" in answer:
+            print(f"{kernel.name}, {asked.label}: {answer['error']}", file=sys.stderr)
             continue
-        if name in built_on and not names:
-            continue
-        kernel = convlab.load(name, engine="sim")
-        print(f"{name}, {row['problem']}", file=sys.stderr)
-        try:
-            prediction, doubt = prediction_of(
-                kernel, convlab.problem(row["problem"]), device.find_gpu("H200")
-            )
-        except ConvlabError as error:
-            print(f"  not predicted: {error}", file=sys.stderr)
-            continue
-        found.append(
-            {
-                "kernel": name,
-                "problem": row["problem"],
-                "measured_ms": row["time_ms"],
-                "parts": prediction.parts,
-                "doubt": doubt,
-            }
-        )
+        parts = [Part(**part) for part in answer["parts"]]
+        # The family: 01 for 01b_register_channels. Its rungs share code.
+        family = row["kernel"][:2]
+        found.append({**row, "label": asked.label, "family": family, "parts": parts})
     return pd.DataFrame(found)
 
 
-def rung_table(points: pd.DataFrame) -> str:
-    """Return the report on all other rungs, in Markdown; each pipelined one by the others' constant."""
+def _predicted(kernel: convlab.Kernel, asked: convlab.Problem, gpu: str) -> dict:
+    """Return the parts of a prediction as JSON, or its error."""
+    try:
+        prediction, _ = prediction_of(kernel, asked, device.find_gpu(gpu))
+    except ConvlabError as error:
+        return {"error": str(error).splitlines()[0]}
+    parts = []
+    for part in prediction.parts:
+        terms = {name: float(seconds) for name, seconds in part.terms.items()}
+        # `Part.time` asks whether there is a mix: a library has none.
+        mix = {"all": float(sum(part.mix.values()))} if part.mix else {}
+        parts.append(
+            {
+                "name": part.name,
+                "terms": terms,
+                "sm_seconds": float(part.sm_seconds),
+                "mix": mix,
+                "pipelined": part.pipelined,
+            }
+        )
+    return {"parts": parts}
 
-    def predicted_ms(point: object, exponent: float) -> float:
-        return 1e3 * sum(p.time(SUSTAINED, OVERLAP, exponent) for p in point.parts)
 
-    def squared(point: object, exponent: float) -> float:
-        return math.log(predicted_ms(point, exponent) / point.measured_ms) ** 2
-
+def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
+    """Return the report on all measured times, in Markdown; write all rows to a page."""
     rows = list(points.itertuples())
-    pipelined = [row for row in rows if any(part.pipelined for part in row.parts)]
+    # errors[constants][row]: the logarithm of predicted over measured time.
+    errors = np.array([[_error(row, constants) for row in rows] for constants in RUNG_GRID])
+    now = RUNG_GRID.index((SUSTAINED, OVERLAP, PIPELINE_OVERLAP))
+    is_later = np.array([row.source.startswith(LATER.name) for row in rows])
+    fitted = _best(errors[:, ~is_later])
+    families = np.array([row.family for row in rows])
+    apart = np.zeros(len(rows))
+    constants_of = {}
+    for family in sorted(set(families)):
+        of_it = families == family
+        constants = _best(errors[:, ~of_it])
+        constants_of[family] = RUNG_GRID[constants]
+        apart[of_it] = errors[constants, of_it]
     lines = [
-        "| kernel | problem | predicted / measured | ratio | constant | |",
+        "| rows | constants | rows | median error | largest | within 1.25 | within 1.6 | pairs in order |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    everything = np.ones(len(rows), dtype=bool)
+    lines += [
+        _line("all", "as in time_model.py", rows, errors[now], everything),
+        _line("all", "each family of rungs by the others", rows, apart, everything),
+        _line("measured earlier", "as in time_model.py", rows, errors[now], ~is_later),
+        _line("measured later", "as in time_model.py", rows, errors[now], is_later),
+        _line("measured later", "fitted to the earlier rows", rows, errors[fitted], is_later),
+    ]
+    lines += [
+        "",
+        "Each family by the others, and its largest error:",
+        "",
+        "| family | constants of the others: sustained, overlap, pipeline | rows | median error | largest | at |",
         "|---|---|---|---|---|---|",
     ]
-    kept_apart = []
-    for row in rows:
-        exponent = PIPELINE_OVERLAP
-        constant = "none fitted to such kernels"
-        if row in pipelined:
-            others = [other for other in pipelined if other.kernel != row.kernel]
-            exponent = min(PIPELINE_GRID, key=lambda p: sum(squared(other, p) for other in others))
-            constant = f"{exponent:g}, by the other rungs"
-        ms = predicted_ms(row, exponent)
-        kept_apart.append((row, ms))
-        mark = "" if 1 / WANTED < ms / row.measured_ms < WANTED else "**outside**"
-        mark = "; ".join(text for text in (mark, row.doubt) if text)
+    for family, constants in constants_of.items():
+        numbers = np.flatnonzero(families == family)
+        worst = max(numbers, key=lambda number: abs(apart[number]))
+        median = math.exp(float(np.median(abs(apart[numbers]))))
         lines.append(
-            f"| {row.kernel} | {row.problem} | {ms:.3g} / {row.measured_ms:.3g} ms | "
-            f"{ms / row.measured_ms:.2f} | {constant} | {mark} |"
+            f"| {family} | {', '.join(f'{value:g}' for value in constants)} | {len(numbers)} | "
+            f"{median:.2f} | {math.exp(abs(apart[worst])):.2f} | "
+            f"{rows[worst].kernel}, {rows[worst].label} |"
         )
-    lines += ["", _summary("All rows", kept_apart)]
-    for label, chosen in (
-        ("Rows with mbarriers", [pair for pair in kept_apart if pair[0] in pipelined]),
-        ("Rows without a doubt in the last column", [p for p in kept_apart if not p[0].doubt]),
-    ):
-        lines.append(_summary(label, chosen))
-    where = f"Measured times: `notebooks/{RUNGS.name}`"
-    lines += ["", f"{where}; by `python -m tests.instruments.calibrate_model --only rungs`."]
+    missed = [
+        f"| {row.kernel} | {row.label} | {row.measured_ms * math.exp(error):.3g} | "
+        f"{row.measured_ms:.3g} ms | {math.exp(error):.2f} |"
+        for row, error in zip(rows, apart, strict=True)
+        if abs(error) > math.log(WANTED)
+    ]
+    if missed:
+        lines += [
+            "",
+            f"Kept apart and not within a factor of {WANTED}:",
+            "",
+            "| kernel | problem | predicted | measured | ratio |",
+            "|---|---|---|---|---|",
+            *missed,
+        ]
+    lines += ["", _far_apart(rows, errors[now]), "", *_winners(rows, errors[now])]
+    if page:
+        write_between(page, "predicted", _all_rows(rows, errors[now], apart, is_later))
+    lines += ["", f"All rows: [{ALL_ROWS.name}]({ALL_ROWS.name}). By "]
+    lines[-1] += (
+        "`python -m tests.instruments.calibrate_model --only rungs --write convlab/profile`."
+    )
     return "\n".join(lines)
 
 
-def _summary(label: str, kept_apart: list[tuple]) -> str:
-    """Return a line: the median error, rows within the wanted factor, pairs in the right order."""
-    errors = [abs(math.log(ms / row.measured_ms)) for row, ms in kept_apart]
-    inside = sum(error < math.log(WANTED) for error in errors)
-    pairs = [
-        ((a, a_ms), (b, b_ms))
-        for (a, a_ms), (b, b_ms) in itertools.combinations(kept_apart, 2)
-        if a.problem == b.problem and abs(math.log(a.measured_ms / b.measured_ms)) > math.log(APART)
-    ]
-    right = sum((a.measured_ms < b.measured_ms) == (x < y) for (a, x), (b, y) in pairs)
+def _error(row: object, constants: tuple[float, float, float]) -> float:
+    """Return the logarithm of predicted over measured time."""
+    return math.log(1e3 * sum(part.time(*constants) for part in row.parts) / row.measured_ms)
+
+
+def _best(errors: np.ndarray) -> int:
+    """Return the number of the constants with the smallest mean squared error."""
+    return int((errors**2).mean(axis=1).argmin())
+
+
+def _line(name: str, constants: str, rows: list, errors: np.ndarray, chosen: np.ndarray) -> str:
+    """Return a row of the summary: errors, and pairs of kernels in the right order."""
+    of = abs(errors[chosen])
+    right = 0
+    pairs = 0
+    for a, b in _pairs(rows, np.flatnonzero(chosen)):
+        truth = math.log(rows[a].measured_ms / rows[b].measured_ms)
+        if abs(truth) > math.log(APART):
+            pairs += 1
+            right += (truth + errors[a] - errors[b] > 0) == (truth > 0)
+    within = [f"{(of < math.log(factor)).sum()}" for factor in (1.25, WANTED)]
     return (
-        f"- {label}: median error {math.exp(float(np.median(errors))):.2f}; {inside} of {len(errors)} "
-        f"within {WANTED}; order right in {right} of {len(pairs)} pairs that differ by over 20%."
+        f"| {name} | {constants} | {len(of)} | {math.exp(float(np.median(of))):.2f} | "
+        f"{math.exp(of.max()):.2f} | {' | '.join(within)} | {right} of {pairs} = {right / pairs:.1%} |"
     )
+
+
+def _pairs(rows: list, numbers: np.ndarray) -> list[tuple[int, int]]:
+    """Return the pairs of rows that were measured together on one problem."""
+    groups: dict[tuple, list[int]] = {}
+    for number in numbers:
+        groups.setdefault((rows[number].source, rows[number].label), []).append(number)
+    return [pair for group in groups.values() for pair in itertools.combinations(group, 2)]
+
+
+def _far_apart(rows: list, errors: np.ndarray) -> str:
+    """Return a line: how often the order is right where `ab` predicts which kernel is faster."""
+    right = 0
+    pairs = 0
+    for a, b in _pairs(rows, np.arange(len(rows))):
+        truth = math.log(rows[a].measured_ms / rows[b].measured_ms)
+        predicted = truth + errors[a] - errors[b]
+        if abs(predicted) > math.log(ERROR):
+            pairs += 1
+            right += (predicted > 0) == (truth > 0)
+    return (
+        f"`ab` says which kernel is predicted faster if the times differ by more than a factor of {ERROR}: "
+        f"the order is right in {right} of {pairs} such pairs."
+    )
+
+
+def _winners(rows: list, errors: np.ndarray) -> list[str]:
+    """Return a table of the sweeps: the point that is predicted fastest, next to the fastest one."""
+    sweeps: dict[tuple[str, str], list[int]] = {}
+    for number, row in enumerate(rows):
+        if row.source == f"{LATER.name}, sweeps":
+            sweeps.setdefault((row.kernel.partition("@")[0], row.label), []).append(number)
+    lines = [
+        "| sweep | problem | points | predicted winner | its time | fastest | its time | ratio |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    close = 0
+    for (kernel, label), numbers in sweeps.items():
+        chosen = min(numbers, key=lambda n: rows[n].measured_ms * math.exp(errors[n]))
+        fastest = min(numbers, key=lambda n: rows[n].measured_ms)
+        ratio = rows[chosen].measured_ms / rows[fastest].measured_ms
+        close += ratio < CLOSE
+        cells = []
+        for number in (chosen, fastest):
+            tunables = rows[number].kernel.partition("@")[2]
+            cells += [f"`{tunables}`", f"{rows[number].measured_ms:.3g} ms"]
+        lines.append(f"| {kernel} | {label} | {len(numbers)} | {' | '.join(cells)} | {ratio:.2f} |")
+    share = f"In {close} of {len(sweeps)} sweeps the predicted winner is within 10% of the fastest."
+    return [share, "", *lines]
+
+
+def _all_rows(rows: list, errors: np.ndarray, apart: np.ndarray, is_later: np.ndarray) -> str:
+    """Return a table of all rows, in Markdown."""
+    lines = [
+        "| kernel | problem | GPU | measured | predicted | ratio | kept apart | from |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row, error, other, later in zip(rows, errors, apart, is_later, strict=True):
+        mark = f"{math.exp(other):.2f}{', later' if later else ''}"
+        lines.append(
+            f"| {row.kernel} | {row.label} | {row.gpu} | {row.measured_ms:.4g} ms | "
+            f"{row.measured_ms * math.exp(error):.4g} ms | {math.exp(error):.2f} | {mark} | {row.source} |"
+        )
+    return "\n".join(lines)
 
 
 def dram_rows(document: dict) -> list[dict]:
@@ -383,7 +567,9 @@ def main() -> None:
     source = f"tests/instruments/{given.measured.name}"
     made = {
         "times": lambda: table(points(document), document, source),
-        "rungs": lambda: rung_table(rung_points(given.kernel)),
+        "rungs": lambda: rung_table(
+            rung_points(given.kernel), given.write and given.write / ALL_ROWS.name
+        ),
         "dram": lambda: dram_table(dram_rows(document), source),
     }
     for name in (given.only,) if given.only else made:

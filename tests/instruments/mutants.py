@@ -6,8 +6,8 @@
 
 A mutant is a rung with a planted mistake (planted.py). The command builds and checks each mutant, and prints how
 its mistake was found. The exit status is 1 if one was not found. A mutant is checked on the problems of the set
-"awkward" and on two with a ReLU, cheap ones first, until one of them fails. The table of mistakes does not say
-which problem should fail.
+"awkward", on two with a ReLU and on one of "limits", cheap ones first, until one of them fails. The table of
+mistakes does not say which problem should fail.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from tests.instruments.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
 _RELU = convlab.problem("N2 C24 H7 W9 K20 R3 S3 p1 relu")
 PROBLEMS = (*convlab.problems("awkward"), _RELU, replace(_RELU, bias=True))
+# For kernels compiled for one filter and stride that no other problem has. It comes last.
+_SPECIALISED = convlab.problem("limits.depthwise_s2")
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def examine(kernel: convlab.Kernel) -> Finding:
     started = time.perf_counter()
     checked = 0
     # A simulated thread costs as much as many products. The most expensive problem comes last.
-    for problem in sorted(PROBLEMS, key=lambda p: p.macs + 256 * p.gemm_m * p.K):
+    cheap_first = sorted(PROBLEMS, key=lambda p: p.macs + 256 * p.gemm_m * p.K)
+    for problem in (*cheap_first, _SPECIALISED):
         if problem.name == "awkward.images_66000" and kernel.counts:
             # Problems with fewer images show a race. Counting the traffic of these takes a minute.
             options = {"engine": "sim", "trace": False, "workspace_limit": kernel.workspace_limit}

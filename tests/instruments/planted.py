@@ -1064,8 +1064,262 @@ GATHER_BF16 = _of(
        ("= round_bf16(x, y);", "= round_bf16(y, x);"), inline="17_wgmma_gather_tf32.cu"),
 )  # fmt: skip
 
+_DY = "r_acc += dy_n["
+DATA = _of(
+    "18_data_gradient",
+    _m("stride_of_width", "stride_w is used for the height",
+       ("p_times_stride % conv.stride_h", "p_times_stride % conv.stride_w"),
+       ("p_times_stride / conv.stride_h", "p_times_stride / conv.stride_w")),
+    _m("remainder_ignored", "with a stride, taps between two pixels count for the one before",
+       (" || p_times_stride % conv.stride_h != 0", "")),
+    _m("padding_subtracted", "the padding is subtracted, as in the forward convolution",
+       ("h + conv.pad_h -", "h - conv.pad_h -"), ("w + conv.pad_w -", "w - conv.pad_w -")),
+    _m("taps_forward", "taps are counted forwards, as in the forward convolution",
+       ("conv.pad_h - r *", "conv.pad_h + r *"), ("conv.pad_w - s *", "conv.pad_w + s *")),
+    _m("dilation_ignored", "the dilation is accepted and ignored",
+       (" * conv.dilation_h", ""), (" * conv.dilation_w", "")),
+    _m("dilation_of_height", "dilation_h is used for the width",
+       ("conv.dilation_w", "conv.dilation_h")),
+    _m("top_unchecked", "a pixel above the first is not tested", ("p_times_stride < 0 || ", ""),
+       at=(_DY,), sim=FAULT),
+    _m("bottom_off_by_one", "row P of dy counts as inside", ("p >= conv.P", "p > conv.P"),
+       at=(_DY,), sim=FAULT),
+    _m("right_unchecked", "a pixel right of the last is not tested: the next row is read",
+       ("            if (q >= conv.Q) continue;\n", ""), at=(_DY,), sim=FAULT),
+    _m("group_dropped", "every group reads the first one's filters and dy",
+       ("c / C_group * K_group", "0")),
+    _m("group_interleaved", "channel c belongs to group c % groups",
+       ("c / C_group * K_group", "c % conv.groups * K_group")),
+    _m("filter_pitch", "the channels of a filter are skipped: w is read as (K, R, S)",
+       ("w_c[k * C_group * RS", "w_c[k * RS")),
+    _m("filter_short", "the last filter is left out", ("k < K_group;", "k < K_group - 1;")),
+    _m("image_dropped", "every image is computed from the first", ("int64_t(n) * conv.K", "0")),
+    _m("sum_not_zeroed", "sums start from what is in dx: correct only if the caller cleared it",
+       ("float r_acc = 0.0f", "float r_acc = g_dx[i]"), sim=FAULT, cuda=WRONG),
+)  # fmt: skip
+
+_OF_DY = ("&s_dy[stage][kk][thread_m", "&s_w[stage][kk][thread_n", "r_dy[i] =", "r_w[i] =")
+_OF_ROWS = ("s_rows[tile % 2]", "s_offsets_w[tile % 2]")
+DATA_GEMM = _of(
+    "18b_data_gradient_gemm",
+    _m("no_barrier_phase", "the phase is read before it is computed",
+       ("    __syncthreads();   // the phase is known\n", ""), at=("s_phase[",), sim=FAULT, cuda=None,
+       why=OVERLAP),
+    _m("no_barrier_rows", "no barrier between writing the first rows' offsets and using them",
+       ("    __syncthreads();   // the first rows are written\n", ""), at=_OF_ROWS, sim=FAULT,
+       cuda=None, why=OVERLAP),
+    _m("no_barrier_tile", "each thread waits for its own copies only",
+       (("        __syncthreads();   // all have copied their part of this tile, and have read the one "
+         "before\n"), ""), at=(*_OF_DY, *_OF_ROWS, "__pipeline_memcpy_async"),
+       inline="convlab_async.cuh", sim=FAULT, cuda=WRONG),
+    _m("waits_too_little", "the copies of the tile to be used are not waited for",
+       ("__pipeline_wait_prior(0)", "__pipeline_wait_prior(1)"), at=_OF_DY, sim=FAULT, cuda=None,
+       why=EARLY),
+    _m("taps_next_to_each_other", "the taps of a phase are neighbours, whatever the stride",
+       ("phase.tap_step = r - phase.tap", "phase.tap_step = 1")),
+    _m("one_phase", "only the first phase of rows is computed: the others are never written",
+       ("const int phases_h = min_of(conv.stride_h, conv.H)", "const int phases_h = 1")),
+    _m("last_tap_dropped", "the tap that meets the first row of dy counts as padding",
+       ("(phase.taps - 1) * phase.step < 0", "(phase.taps - 1) * phase.step <= 0")),
+    _m("first_tap_dropped", "the tap that meets the last row of dy counts as padding",
+       ("phase.base + j0 >= outputs;", "phase.base + j0 >= outputs - 1;")),
+    _m("two_images", "taps are dropped as if a block never reached into the next image",
+       ("one_image = m0 / plane == m1 / plane", "one_image = true")),
+    _m("carry_dropped", "past the last tap the filter stays the same",
+       (" + (tap >= divisor);", ";")),
+    _m("group_dropped", "every group reads the first one's dy",
+       (" + int64_t(group) * K_group) * PQ", ") * PQ")),
+    _m("quads_unchecked", "four elements are written at once whatever their alignment",
+       ("int64_t(conv.H) * conv.W % 4 == 0 &&", "true &&"),
+       at=("make_float4", "float4*>(dx_m"), sim=FAULT),
+)  # fmt: skip
+
+_DW_COPY = "copy_async<4>(s_dy + j"
+DEPTHWISE_DATA = _of(
+    "22_depthwise_data_gradient",
+    _m("no_barrier", "each thread waits for its own copies only",
+       ("        __syncthreads();   // the tile is there\n", ""), at=("value = s_own[",), sim=FAULT,
+       cuda=None, why=OVERLAP),
+    _m("no_barrier_after", "the tile of the next filter is copied over one that is still read",
+       ("        __syncthreads();   // all have read the tile before the next one is copied\n", ""),
+       at=("value = s_own[", _DW_COPY), sim=FAULT, cuda=None, why=OVERLAP),
+    _m("no_wait", "the copies are not waited for", _NO_WAIT, at=("value = s_own[",), sim=FAULT,
+       cuda=None, why=EARLY),
+    _m("taps_forward", "columns of the filter are not turned round",
+       ("const int t_s = kLeft - right;", "const int t_s = right;")),
+    _m("multiplier_order", "filters are laid out as if the multiplier were the outer index",
+       ("(plane % conv.C * multiplier + i) * kR", "(plane % conv.C + i * conv.C) * kR")),
+    _m("bottom_unchecked", "rows past the image's last are written",
+       ("if (h < 0 || h >= conv.H) continue;", "if (h < 0) continue;"), at=("dx_plane[",),
+       sim=FAULT),
+    _m("phases_exchanged", "rows of a unit are stored as columns",
+       ("= r_acc[u][a][b];", "= r_acc[u][b][a];")),
+)  # fmt: skip
+
+_X_READ, _SUMS = "g_x[(n * conv.C", ("s_sums[",)
+WEIGHT = _of(
+    "19_weight_gradient",
+    _m("no_barrier_sums", "the tree begins before all threads have written their sums",
+       ("    __syncthreads();\n    // A tree", "    // A tree"), at=_SUMS, sim=FAULT, cuda=None,
+       why=OVERLAP),
+    _m("no_barrier_tree", "a level of the tree begins before the one below is done",
+       ("        __syncthreads();\n    }", "    }"), at=_SUMS, sim=FAULT, cuda=None, why=OVERLAP),
+    _m("stride_ignored", "the stride is accepted and ignored",
+       (" * conv.stride_h", ""), (" * conv.stride_w", "")),
+    _m("stride_and_dilation", "stride and dilation change places, as in a rewriting as a convolution",
+       ("p * conv.stride_h", "p * conv.dilation_h"), ("r * conv.dilation_h", "r * conv.stride_h")),
+    _m("padding_ignored", "the padding is accepted and ignored",
+       (" - conv.pad_h", ""), (" - conv.pad_w", "")),
+    _m("filter_flipped", "dw is turned by 180 degrees",
+       ("r * conv.dilation_h", "(conv.R - 1 - r) * conv.dilation_h"),
+       ("s * conv.dilation_w", "(conv.S - 1 - s) * conv.dilation_w")),
+    _m("group_dropped", "every group reads the first one's channels of x",
+       ("k / K_group * C_group + c;", "c;")),
+    _m("channel_of_all", "the channel is taken from all groups", ("filter % C_group", "filter % conv.C"),
+       ("filter / C_group", "filter / conv.C")),
+    _m("first_image_only", "only the first image is summed",
+       ("i < conv.N * PQ", "i < min_of(conv.N, 1) * PQ")),
+    _m("mean_of_images", "dw is the mean over images, not the sum",
+       ("= s_sums[0];", "= s_sums[0] / float(max_of(conv.N, 1));")),
+    _m("right_unchecked", "w >= W is not tested: the next row is read", (" || w >= conv.W", ""),
+       at=(_X_READ, "r_sum += g_dy"), sim=FAULT),
+    _m("row_pitch", "the row length of dy is P instead of Q",
+       ("int64_t(p) * conv.Q + q", "int64_t(p) * conv.P + q")),
+    _m("tree_too_high", "the last two sums are not added", ("half > 0;", "half > 1;")),
+    _m("added_to", "the gradient is added to what is in dw, as an optimiser might want it",
+       ("g_dw[blockIdx.x] = ", "g_dw[blockIdx.x] += "), sim=FAULT, cuda=WRONG),
+    _m("filter_channel_first", "dw is stored with k varying faster than c",
+       ("int(filter % C_group)", "int(filter / conv.K)"),
+       ("int(filter / C_group)", "int(filter % conv.K)")),
+    _m("sums_in_bf16", "the sum is kept in 16 bits",
+       ("    s_sums[threadIdx.x] = r_sum;",
+        "    s_sums[threadIdx.x] = __uint_as_float(__float_as_uint(r_sum) & 0xffff0000u);")),
+)  # fmt: skip
+
+_OF_X = ("&s_x[stage][pixel][thread_m", "&s_dy[stage][pixel][thread_n", "r_x[i] =", "r_dy[i] =")
+WEIGHT_GEMM = _of(
+    "19b_weight_gradient_gemm",
+    _m("no_barrier_columns", "columns are used before they are written",
+       ("    __syncthreads();   // the columns are written\n", ""), at=("s_columns[i]",), sim=FAULT,
+       cuda=None, why=OVERLAP),
+    _m("no_barrier_tile", "each thread waits for its own copies only",
+       (("        __syncthreads();   // all have copied their part of this tile, and have read the one "
+         "before\n"), ""), at=_OF_X, sim=FAULT, cuda=WRONG),
+    _m("waits_too_little", "the copies of the tile to be used are not waited for",
+       ("__pipeline_wait_prior(0)", "__pipeline_wait_prior(1)"), at=_OF_X, sim=FAULT, cuda=None,
+       why=EARLY),
+    _m("ranges_overlap", "each range goes on to the last pixel",
+       ("min_of((range + 1) * range_pixels, conv.N * PQ)", "conv.N * PQ")),
+    _m("last_range_dropped", "the last range is not added",
+       ("range < ranges; ++range", "range < max_of(1, ranges - 1); ++range")),
+    _m("ranges_not_added", "the first range's sums are taken for all",
+       ("range < ranges; ++range", "range < 1; ++range")),
+    _m("carry_once", "16 pixels further is at most one row further",
+       ("p += q / conv.Q;", "p += q >= conv.Q;"), ("q %= conv.Q;", "q -= q >= conv.Q ? conv.Q : 0;")),
+    _m("image_kept", "past the last row the image stays the same", ("        n += p / conv.P;\n", "")),
+    _m("group_dropped", "every group reads the first one's dy",
+       ("(n * conv.K + int64_t(group) * K_group + k0) * PQ", "(n * conv.K + k0) * PQ")),
+    _m("filters_unchecked", "filters past the group's last are stored",
+       ("        if (k >= filters) continue;\n", ""),
+       at=("float4*>(sums", "sums[k * CRS", "make_float4"), sim=FAULT),
+    _m("quads_unchecked", "four weights are written at once whatever their alignment",
+       ("int64_t(conv.C / conv.groups) * conv.R * conv.S % 4 == 0 &&", "true &&"),
+       at=("float4*>(sums", "make_float4"), sim=FAULT),
+)  # fmt: skip
+
+DEPTHWISE_WEIGHT = _of(
+    "22b_depthwise_weight_gradient",
+    _m("no_barrier_sums", "thread 0 adds the sums of warps before they are written",
+       ("    __syncthreads();   // all warps have written their sums\n", ""), at=_SUMS, sim=FAULT,
+       cuda=None, why=OVERLAP),
+    _m("no_barrier_after", "the next weight's sums are written over some that are still read",
+       ("    __syncthreads();   // the sums are read before the next ones are written\n", ""), at=_SUMS,
+       sim=FAULT, cuda=None, why=OVERLAP),
+    _m("window_not_moved", "the window of x is not moved down",
+       ("r_x[r][s] = r_x[r + kStride][s];", "r_x[r][s] = r_x[r][s];")),
+    _m("window_too_low", "the first window of a strip is one row too low",
+       ("(strip.first - 1) * kStride", "strip.first * kStride")),
+    _m("multiplier_ignored", "filter k reads channel k % C", ("k / (conv.K / conv.C)", "k % conv.C", 2)),
+    _m("lanes_dropped", "half of a warp's sums are not added", ("distance = 16", "distance = 8")),
+    _m("strip_past_the_end", "the last strip goes on below the image",
+       ("min_of(first + kStrip, conv.P)", "first + kStrip"), at=("dy_column[", "x_column["), sim=FAULT),
+)  # fmt: skip
+
+_ON_TENSOR_CORES = ("mbarrier_", "wgmma_")
+TENSOR_DATA = _of(
+    "20_data_gradient_wgmma",
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
+       at=_ON_TENSOR_CORES, **_BEFORE_ROLES),
+    _m("not_turned", "the rows of the filter are not turned",
+       ("rows.tap + (part.R - 1 - i_r) * rows.tap_step;         // turned",
+        "rows.tap + i_r * rows.tap_step;")),
+    _m("padding_of_rows", "the columns of a phase begin where its rows do",
+       ("(columns.taps - 1) * columns.step - columns.base", "(rows.taps - 1) * rows.step - rows.base")),
+    _m("channels_exchanged", "the filter is packed as if C and K were not exchanged",
+       ("(((group * K_group + k) * C_group + c) * conv.R + r)",
+        "(((group * C_group + c) * K_group + k) * conv.R + r)")),
+)  # fmt: skip
+
+ROWS_DATA = _of(
+    "20b_data_gradient_rows",
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
+       at=_ON_TENSOR_CORES, **_BEFORE_ROLES),
+    _m("padding_kept", "dx begins where the forward pass pads, not where the turned one does",
+       ("walk.up = kR - 1 - conv.pad_h;", "walk.up = conv.pad_h;")),
+    _m("columns_kept", "the same for the columns",
+       ("walk.left = (conv.S - 1) * conv.dilation_w - conv.pad_w;", "walk.left = conv.pad_w;")),
+)  # fmt: skip
+
+TURNED_PARTS = _of(
+    "20c_data_gradient_3xtf32",
+    _m("not_turned", "the filter is not turned", ("taps - 1 - tap]", "tap]"), inline="turned.cuh"),
+    _m("padding_kept", "the padding is that of the forward pass",
+       ("other.pad_w = conv.dilation_w * (conv.S - 1) - conv.pad_w;", ""), inline="turned.cuh"),
+    _m("groups_ignored", "each group's filter is read from the first filters",
+       ("int64_t(c / C_group) * K_group + k", "int64_t(k)"), inline="turned.cuh"),
+)  # fmt: skip
+
+TURNED_HALF = _of(
+    "20d_data_gradient_bf16",
+    _m("channel_of_all", "the channel is not counted within its group",
+       ("* C_group + c % C_group) * taps", "* C_group + c) * taps"), inline="turned.cuh", sim=FAULT,
+       cuda=WRONG, at=("g_turned[i] =",)),
+)  # fmt: skip
+
+TENSOR_WEIGHT = _of(
+    "21_weight_gradient_wgmma",
+    _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
+       at=_ON_TENSOR_CORES, **_BEFORE_ROLES),
+    _m("splits_dropped", "the first part of the pixels is taken for all",
+       ("split < work.splits; ++split", "split < 1; ++split")),
+    _m("padding_dropped", "rows of x are staged as if there were no padding",
+       ("const int h0 = tile.p * conv.stride_h - conv.pad_h;", "const int h0 = tile.p * conv.stride_h;")),
+    _m("stages_overwritten", "a consumer does not free the stage that it has read",
+       ("        if (lane == 0) mbarrier_arrive(&b.empty[stage]);\n", ""), sim=FAULT, cuda=FAULT,
+       at=("mbarrier_wait(",)),
+)  # fmt: skip
+
+HALF_WEIGHT = _of(
+    "21b_weight_gradient_bf16",
+    _m("splits_dropped", "the first part of the pixels is taken for all",
+       ("split < work.splits; ++split", "split < 1; ++split"), inline="21_weight_gradient_wgmma.cu"),
+)  # fmt: skip
+
+PARTS_WEIGHT = _of(
+    "21c_weight_gradient_3xtf32",
+    _m("low_dropped", "the low part of x is the high part once more",
+       ("low = whole || valid > 0 ? __float_as_uint(both.low) : 0;",
+        "low = whole || valid > 0 ? __float_as_uint(both.high) : 0;"),
+       inline="21_weight_gradient_wgmma.cu"),
+)  # fmt: skip
+
+GRADIENTS = (
+    *DATA, *DATA_GEMM, *DEPTHWISE_DATA, *WEIGHT, *WEIGHT_GEMM, *DEPTHWISE_WEIGHT,
+    *TENSOR_DATA, *ROWS_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT, *PARTS_WEIGHT,
+)  # fmt: skip
+
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
     *DEPTHWISE_BF16, *SMALL, *WINOGRAD, *WINOGRAD_4X4, *POINTWISE, *POINTWISE_TF32, *MMA, *WGMMA, *ROWS, *ROWS_BF16, *VECTOR, *PARTS, *STEM,
-    *STEM_PARTS, *HALF, *FP16, *LAST, *GATHER, *GATHER_BF16,
+    *STEM_PARTS, *HALF, *FP16, *LAST, *GATHER, *GATHER_BF16, *GRADIENTS,
 )  # fmt: skip

@@ -109,9 +109,12 @@ def ladder(page: Path) -> str:
 
 
 def rungs(page: Path) -> str:
-    """Return the catalog as a Markdown list: name, title and class of each rung."""
+    """Return the rungs as a Markdown list: name, title and class of the first of each number."""
     lines = []
     for path in catalog.catalog():
+        if not path.stem.partition("_")[0].isdigit():
+            # A variant, such as 01b: the ladder of kernels/README.md has it.
+            continue
         header = catalog.parse_header(path.read_text(), path)
         lines.append(f"- {_link(path, page)}: {header.title} ({header.precision})")
     return "\n".join(lines)
@@ -171,7 +174,7 @@ def main(words: list[str]) -> None:
     between(path, name)
     classes = (options.half,) if options.half else CLASSES
     if options.set == "headline":
-        results = compare(catalog.catalog(), "headline", limit_seconds=_SECONDS)
+        results = compare("all", "headline", limit_seconds=_SECONDS)
     elif options.compiled:
         results = apart(problems(options.set), options.compiled, classes=classes)
     else:

@@ -223,12 +223,13 @@ def versus(
 
 
 def _rungs(precision: str) -> list[Kernel]:
-    """Return the catalog's kernels of a class with x and y in NCHW."""
+    """Return the catalog's convolutions of a class with x and y in NCHW."""
     kernels = [load(path, engine="cuda") for path in catalog()]
     return [
         kernel
         for kernel in kernels
         if kernel.precision == precision
+        and kernel.computes == "forward"
         and (kernel.format.x.layout, kernel.format.y.layout) == ("NCHW", "NCHW")
     ]
 

@@ -25,7 +25,7 @@ from convlab.core.problem.named import PROBLEM_SETS, problem, problems
 from convlab.core.problem.problem import Problem
 from convlab.core.timing.comparison import Comparison
 from convlab.nn import choice as module
-from convlab.nn.choice import Auto, candidates, ruled
+from convlab.nn.choice import Auto, candidates, rule_of, ruled
 from tests.instruments import tables, versus
 from tests.instruments.picture import beside_cudnn
 
@@ -181,7 +181,12 @@ def test_choices_for_a_gpu_by_name():
     x = torch.randn(16, 16, 64, 64)
     found = convlab.nn.choices(model, x, kernel="auto:tf32", gpu="H200")
     assert [taken.name for *_, taken in found] == ["11_wgmma_tf32"]
-    assert str(found).endswith("by the rule for H200")
+    note = str(found).partition("by the rule for H200:\n")[2]
+    assert note.startswith("11_wgmma_tf32: its header says `best: ")
+    assert found[0][2].header.best[0] in note
+    small = convlab.nn.choices(model, x[:1, :, :8, :8], kernel="auto:tf32", gpu="H200")
+    taken = small[0][2]
+    assert taken.name == "cudnn:tf32" and rule_of(taken) in " ".join(str(small).split())
 
 
 def test_on_the_simulator():

@@ -1,5 +1,6 @@
 """nvcc's machine code of a kernel, how often each instruction runs, and how warps share an SM."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -120,21 +121,24 @@ def test_kinds_of_instructions(opcode: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "opcode, flops, slower",
+    "opcode, flops, asynchronous, cycles",
     [
-        ("HMMA.1688.F32.TF32", 2 * 16 * 8 * 8, 1 / 0.65),
-        ("HMMA.16816.F32.BF16", 2 * 16 * 8 * 16, 0.5 / 0.65),
-        ("HGMMA.64x128x8.F32.TF32", 2 * 64 * 128 * 8 / 4, 1.0),  # per warp of a group of 4
-        ("FFMA", 0, 1.0),
+        ("HMMA.1688.F32.TF32", 2 * 16 * 8 * 8, 0, 6.2),  # ncu: 6.0
+        ("HMMA.16816.F32.BF16", 2 * 16 * 8 * 16, 0, 6.2),
+        ("HGMMA.64x128x8.F32.TF32", 2 * 64 * 128 * 8 / 4, 1, 0),  # per warp of a group of 4
+        ("FFMA", 0, 0, 0),
     ],
 )
-def test_tensor_core_instructions_are_in_the_mix_and_in_the_model(opcode, flops, slower) -> None:
+def test_tensor_core_instructions_are_in_the_mix_and_in_the_model(
+    opcode, flops, asynchronous, cycles
+) -> None:
     f = function((opcode, "R4, R8, R12, R4"), ("BRA", "`(.L_0)", 0))
     assert f.instructions[0].tensor_flops == flops
     kind = opcode.split(".")[0]
     assert f.mix(f.hot_loop) == {kind: 1, "branch": 1}
     done = warp_work.WarpWork.of(f, {0: 64.0, 16: 64.0}, [], GPUS["H200"], 200, warps=2)
-    assert done.tensor_flops == pytest.approx(32 * flops * slower)
+    assert done.tensor_flops == 32 * flops * asynchronous
+    assert done.busy["mma"] / 32 == pytest.approx(cycles, rel=0.01)
     assert done.mix == {kind: 32, "branch": 32}
 
 
@@ -215,6 +219,69 @@ def test_an_unrolled_loop_and_its_copies_share_the_iterations(trips, main, copie
     assert tuple(times[16 * n] for n in (8, 10, 12)) == tuple(100 * c for c in copies)
 
 
+def test_code_that_nvcc_moved_to_the_end_is_no_loop() -> None:
+    """A waiting loop (lines 3) is at the end, and jumps back into the middle of the code."""
+    f = function(
+        ("SYNCS", "P0, [UR4], R2"),
+        ("BRA", "`(.L_8)", 16 * 6),
+        ("IADD3", "R2, R2, 0x1, RZ"),
+        ("FFMA", "R0, R1, R1, R0", None, 2),
+        ("BRA", "`(.L_3)", 16 * 3, 2),
+        ("EXIT", ""),
+        ("SYNCS", "P0, [UR4], R2", None, 3),
+        ("BRA", "`(.L_6)", 16 * 6, 3),
+        ("BRA", "`(.L_2)", 16 * 2, 3),
+    )
+    for n in (1, 4, 7):
+        f.instructions[n] = dataclasses.replace(f.instructions[n], guard="@!P0")
+    assert f.loops == [sass.Loop(16 * 3, 16 * 4), sass.Loop(16 * 6, 16 * 7)]
+
+
+def test_a_copy_that_only_writes_zeros_does_not_take_half_of_the_copies() -> None:
+    f = function(
+        ("LDGSTS.E", "[R9], desc[UR0][R2.64], !PT"), ("LDGSTS.E", "[R9], desc[UR0][R2.64]")
+    )
+    assert f.instructions[0].only_fills and not f.instructions[1].only_fills
+    times = instruction_counts(f, [row(1, "global", "load", 50, 4)], {}, warps=50)
+    assert times == {0: 50, 16: 50}
+
+
+def test_accesses_before_a_loop_run_as_often_as_there_are_warps_and_those_in_it_the_rest() -> None:
+    """A line's load is before a loop and in it; the loop contains another one."""
+    load = ("LDG.E", "R1, desc[UR0][R2.64]", None, 2)
+    f = function(
+        load,
+        load,
+        ("FFMA", "R0, R1, R1, R0", None, 3),
+        ("BRA", "`(.L_2)", 16 * 2, 3),
+        ("BRA", "`(.L_1)", 16 * 1, 4),
+    )
+    executed = {"": {3: 32 * 900, 4: 32 * 90}}
+    times = instruction_counts(f, [row(2, "global", "load", 100, 4)], executed, warps=10)
+    assert times[0] == 10 and times[16] == 90
+
+
+def test_a_statement_on_two_lines_has_the_accesses_of_its_own_lines() -> None:
+    f = function(("LDS", "R1, [R2]", None, 11), ("LDS", "R3, [R2]", None, 13))
+    for line, address in ((10, 0), (12, 16)):
+        (found,) = f.compiled_from(row(line, "shared", "load", 1, 4))
+        assert found.address == address
+
+
+def test_copies_of_a_header_are_found_by_their_width() -> None:
+    def copy(address: int, opcode: str, line: int) -> sass.Instruction:
+        inlined = (("async.cuh", line),)
+        return sass.Instruction(
+            address, opcode, "[R9], desc[UR0][R2.64]", 5, inlined=inlined, file="k.cu"
+        )
+
+    wide, narrow = copy(0, "LDGSTS.E.BYPASS.128", 24), copy(16, "LDGSTS.E", 27)
+    f = sass.Function("f", instructions=[wide, narrow])
+    counted = {**row(18, "global", "load", 8, 16), "file": "kernels/async.cuh"}
+    assert f.compiled_from(counted) == [wide]
+    assert narrow.copies_through_l1 and not wide.copies_through_l1
+
+
 # ---- stalls of a warp, and how warps share an SM ----------------------------------------------
 
 
@@ -245,6 +312,22 @@ def test_a_warp_waits_for_what_it_reads() -> None:
     )
     waits = warp_stalls.stalls(f, dict.fromkeys((0, 16, 32, 48), 1.0), load_cycles=500)
     assert waits == {0: 0, 16: 0, 32: 500 - 2, 48: 4 - 1}
+
+
+@pytest.mark.parametrize("opcode, waits_for", [("LDG.E", warp_stalls.GUARD - 1), ("IADD3", 3)])
+def test_a_guard_holds_an_access_longer_than_a_sum(opcode, waits_for) -> None:
+    f = function(("ISETP.GE.AND", "P0, PT, R1, R2, PT"), (opcode, "R4, R5, R6, RZ"))
+    f.instructions[1] = dataclasses.replace(f.instructions[1], guard="@P0")
+    waits = warp_stalls.stalls(f, {0: 1.0, 16: 1.0}, load_cycles=500)
+    assert waits[16] == waits_for
+
+
+def test_a_warp_issues_the_next_mma_when_the_tensor_core_is_free() -> None:
+    f = function(
+        ("HMMA.1688.F32.TF32", "R4, R8, R12, R4"), ("HMMA.1688.F32.TF32", "R16, R8, R12, R16")
+    )
+    waits = warp_stalls.stalls(f, {0: 1.0, 16: 1.0}, load_cycles=500, mma_flops=2048 / 8)
+    assert waits == {0: 0, 16: 8 - 1}
 
 
 def test_the_next_iteration_waits_for_a_loops_results() -> None:

@@ -37,8 +37,9 @@ from convlab.strict.nvcc_report import nvcc_report
 from tests.drawn import EDGES, FILTERS, generated
 from tests.suites import DEEP, needs_nvcc
 
-RUNGS = catalog()
-HEADERS = {path: parse_header(path.read_text(), path) for path in RUNGS}
+HEADERS = {path: parse_header(path.read_text(), path) for path in catalog()}
+# The rungs of gradients have tests of their own: test_gradient_rungs.py.
+RUNGS = [path for path, header in HEADERS.items() if header.computes == "forward"]
 AWKWARD = problems("awkward")
 # For a new rung, CONVLAB_DEEP=1: forty times as many generated problems, each awkward one and each
 # setting, traced, of each tunable both half and twice its default, nvcc for both architectures, each
@@ -488,13 +489,14 @@ def test_an_illegal_tunable_says_what_is_legal(
 
 
 @needs_nvcc
-@pytest.mark.parametrize("path", RUNGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", HEADERS, ids=lambda path: path.stem)
 def test_nvcc_compiles_without_spills(path: Path) -> None:
     """For what its header states, or an H200: what `check` has nvcc compile."""
     said = nvcc_report(load(path, engine="sim"))
     assert said.entries and not [f for f in said.findings if f.error] and not said.note
-    # of some instances ptxas spills two numbers, to run more blocks at a time
-    assert all(0 < each.registers <= 255 and each.spilled <= 8 for each in said.entries)
+    # Of some instances ptxas spills two numbers, to run more blocks at a time; of gradients more.
+    most = 8 if HEADERS[path].computes == "forward" else 80
+    assert all(0 < each.registers <= 255 and each.spilled <= most for each in said.entries)
 
 
 # The first that states how old a GPU may be; where CONVLAB_DEEP is set, all that are for any.

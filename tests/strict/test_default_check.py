@@ -412,6 +412,58 @@ def test_the_least_workspace_finds_the_mistake(
     assert {each.words for each in settings.LITTLE} <= words
 
 
+SHARED = parted("strangers", "shared")
+
+
+@pytest.mark.parametrize(("kind", "parts"), SHARED.values(), ids=SHARED)
+def test_two_calls_on_two_streams_share_only_inputs(kind: str, parts: dict[str, str]) -> None:
+    found = check(stranger("shares", **parts), [PLAIN], setting="two_streams", progress=False)
+    assert found.ok == (not kind), found
+    assert not kind or found.smallest.findings[0].kind == kind
+    assert not kind or "on another stream" in found.smallest.findings[0].text
+
+
+IMAGES = parted("strangers", "images")
+
+
+@pytest.mark.parametrize("parts", [parts for _, parts in IMAGES.values()], ids=IMAGES)
+def test_a_grid_of_a_block_for_each_image_is_found(
+    few: None, parts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more images than a grid may have blocks, the launch fails."""
+    monkeypatch.setattr(settings, "SETTINGS", ())
+    monkeypatch.setattr(sparse, "_PLANES", ())
+    monkeypatch.setattr(sparse, "_LARGE", sparse._LARGE[:1])
+    found = default(stranger("per_image", **parts))
+    assert not found.ok and found.smallest.problem.N == 70_000, found
+    assert found.smallest.fault == "launch configuration"
+
+
+WHOLE = """
+CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t most) {
+    size_t image = 4 * p->C;
+    return most < image * p->H ? max_of(most, image) : image * p->H;
+}"""
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "cudaMemsetAsync(workspace, 0, 4 * d.C * d.H, stream);",
+        "if (size % (4 * d.C)) total = 0;",
+    ],
+    ids=["ignores_the_size", "loses_a_part_of_a_chunk"],
+)
+def test_parts_of_the_requested_workspace_find_the_mistake(
+    few: None, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "SETTINGS", ())
+    monkeypatch.setattr(settings, "_CHUNKED", ())
+    monkeypatch.setattr(settings, "_FEW_PIXELS", ())
+    found = default(stranger("whole", workspace=WHOLE, host=host))
+    assert not found.ok and "of what it requests" in found.smallest.setting, found
+
+
 ONCE_ONLY = parted("strangers", "once only")
 
 

@@ -100,6 +100,11 @@ def build(find_key: Callable[[], Key], make: Callable[[Path], BuildOutput]) -> B
                 return library_build
 
 
+def has(key: Key) -> bool:
+    """Return whether the cache has an entry for a key; it may be damaged."""
+    return key.name in _known or os.path.lexists(toolchain.cache_dir() / key.name)
+
+
 def stamp(paths: Iterable[Path]) -> tuple[object, ...]:
     """Return the times and sizes of files and folders, which change with an edit.
 

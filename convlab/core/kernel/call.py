@@ -19,11 +19,12 @@ from torch.autograd.forward_ad import unpack_dual
 from .. import rooms
 from ..arguments import shown
 from ..errors import ProblemError
+from ..problem.computation import FORWARD
 from ..problem.format import FLOAT32
 from ..problem.problem import Pair, Problem, pair, same_padding
 from .data import is_plain, require
+from .gradient_call import GradientOptions, gradient_problem
 from .runnable import Runnable
-
 
 # The arguments of ``conv2d`` after its tensors: stride, padding, dilation, groups, relu.
 ConvOptions = tuple[Any, Any, Any, int, bool]
@@ -42,8 +43,15 @@ class CallableRunnable(Runnable):
         dilation: int | Pair = 1,
         groups: int = 1,
         relu: bool = False,
+        *,
+        output_padding: int | Pair = 0,
+        filter_size: int | Pair | None = None,
     ) -> Tensor:
         """Compute the convolution, with gradients if an input requires them.
+
+        A kernel for data gradients is called like ``torch.nn.functional.conv_transpose2d``, with dy
+        (N, K, P, Q) and w: ``kernel(dy, w, stride=2, output_padding=1)``. One for weight gradients is
+        called with x and dy: ``kernel(x, dy, filter_size=3)``. Torch does not differentiate them.
 
         Parameters
         ----------
@@ -58,11 +66,16 @@ class CallableRunnable(Runnable):
             As in `torch.nn.functional.conv2d`.
         relu : bool
             Whether the kernel computes max(y, 0). Its header must list ``relu`` in ``epilogue:``.
+        output_padding : int or pair
+            Of a data gradient, as in `torch.nn.functional.conv_transpose2d`.
+        filter_size : int or pair
+            (R, S) of a weight gradient.
 
         Returns
         -------
         torch.Tensor
-            y, (N, K, P, Q) or (K, P, Q), with the dtype and layout of `format`.
+            y, (N, K, P, Q) or (K, P, Q), with the dtype and layout of `format`. Of a data gradient dx,
+            (N, C, H, W); of a weight gradient dw, (K, C/groups, R, S).
 
         Raises
         ------
@@ -83,6 +96,20 @@ class CallableRunnable(Runnable):
         torch.Size([1, 3, 5, 5])
         """
         require(self, x, w, bias)
+        if self.computes not in (None, FORWARD.name):
+            if bias is not None or relu:
+                raise ProblemError(
+                    f"{self.name} computes a gradient, which has no bias and no ReLU"
+                )
+            gradient = GradientOptions(
+                stride, padding, dilation, groups, output_padding, filter_size
+            )
+            return self._gradient(x, w, gradient)
+        if output_padding != 0 or filter_size is not None:
+            raise ProblemError(
+                "output_padding and filter_size are for kernels that compute a gradient; "
+                f"{self.name} computes the forward convolution"
+            )
         options = (stride, padding, dilation, groups, relu)
         images, problem = problem_of_call(x, w, bias, options)
         _require_deterministic(self)
@@ -101,6 +128,17 @@ class CallableRunnable(Runnable):
         bias = None if bias is None else bias.detach()
         y = self._compute(problem, images.detach(), w.detach(), bias)
         return y.squeeze(0) if x.dim() == 3 else y
+
+    def _gradient(self, first: Tensor, second: Tensor, options: GradientOptions) -> Tensor:
+        """Return a gradient from its two inputs."""
+        problem = gradient_problem(self.computes, first, second, options)
+        _require_deterministic(self)
+        if needs_derivatives(first, second) or is_recorded():
+            raise ProblemError(
+                f"torch cannot differentiate or trace {self.name}, which computes a gradient itself: "
+                "call it under torch.no_grad(), on plain tensors"
+            )
+        return self._compute(problem, first.detach(), second.detach(), None)
 
     def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
         """Return y for tensors that fit the problem and require no gradients."""

@@ -4,7 +4,7 @@ import functools
 import math
 import operator
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from ..errors import ProblemError
 from ..machine import interrupt
+from ..problem.computation import FORWARD, computation
 from ..problem.format import FLOAT32, Format
 from ..problem.problem import Problem
 from .runnable import Inputs, Runnable
@@ -118,12 +119,16 @@ def padded(problem: Problem, x: Tensor, images: slice, rows: slice) -> Tensor:
 # ---- checks of tensors --------------------------------------------------------------------------
 
 
-def named_tensors(x: object, w: object, bias: object) -> list[tuple[str, Tensor]]:
-    """Return the tensors that are not None, with their names.
+def named_tensors(
+    x: object, w: object, bias: object, names: Sequence[str] = ("x", "w")
+) -> list[tuple[str, Tensor]]:
+    """Return the tensors that are not None, with their names; `names` are those of the inputs.
 
     Raises ProblemError if one is not a tensor, or is not dense.
     """
-    named = [("x", x), ("w", w)] + ([] if bias is None else [("bias", bias)])
+    named = [*zip(names, (x, w), strict=True)]
+    if bias is not None:
+        named.append(("bias", bias))
     for name, tensor in named:
         if not isinstance(tensor, Tensor):
             raise ProblemError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
@@ -217,9 +222,11 @@ def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 
 def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
     """Raise ProblemError unless a runnable accepts the tensors' dtypes and kind of device."""
-    stored = dict(runnable.format)
-    for name, tensor in named_tensors(x, w, bias):
-        dtype = stored[name].torch_dtype
+    names = (computation(runnable.computes) if runnable.computes else FORWARD).inputs
+    dtypes = [stored.torch_dtype for _, stored in runnable.format]
+    by_name = dict(zip((*names, "bias"), (dtypes[0], dtypes[1], dtypes[3]), strict=True))
+    for name, tensor in named_tensors(x, w, bias, names):
+        dtype = by_name[name]
         if tensor.dtype != dtype:
             raise ProblemError(
                 f"{name} is {tensor.dtype}, but {runnable.name} takes {dtype}: "

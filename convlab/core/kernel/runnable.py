@@ -45,7 +45,8 @@ class Launch:
     # The prepared filter, as a tensor of bytes; None if the runnable does not prepare it.
     plan: Tensor | None = None
     # Whether each call runs in a new process, without state from earlier calls. Then
-    # `call_after(problems)` first calls the kernel for other problems, in the same process.
+    # `call_after(problems)` first calls the kernel for other problems, in the same process, and
+    # `call_beside()` calls it twice, on two streams.
     own_process: bool = False
     # The simulator's counters for the last call, and its findings (`Finding`).
     counters: dict[str, float] | None = None
@@ -240,8 +241,11 @@ class Runnable:
 def asked_of_all(runnables: Sequence[Runnable], problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems for what the runnables compute, all the same.
 
-    Raises ProblemError if they compute different things, which cannot be compared.
+    Problems that are all gradients already stay what they are. Raises ProblemError if the runnables
+    compute different things, which cannot be compared.
     """
+    if not any(problem.computation.is_forward for problem in problems):
+        return list(problems)
     by_what = {each.computes: each.name for each in runnables if each.computes is not None}
     if len(by_what) > 1:
         found = ", ".join(f"{name} ({what})" for what, name in by_what.items())

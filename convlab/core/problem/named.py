@@ -16,6 +16,9 @@ from .problem import DIMENSIONS, EPILOGUE, Problem
 PROBLEM_SETS = (
     "headline",
     "kernelbench",
+    "kernelbench_transposed",
+    "kernelbench_1d",
+    "backward",
     "resnet50",
     "ece408",
     "gpumode_conv2d",
@@ -88,8 +91,9 @@ def problems(set_name: str) -> list[Problem]:
     Parameters
     ----------
     set_name : str
-        One of "headline" (3 large problems), "kernelbench", "resnet50", "ece408" and
-        "gpumode_conv2d" (two well-known assignments), "awkward" (small problems that reveal
+        One of "headline" (3 large problems), "kernelbench", "kernelbench_transposed" and
+        "kernelbench_1d" (more of that suite), "backward" (the gradients of the headline problems),
+        "resnet50", "ece408" and "gpumode_conv2d" (two well-known assignments), "awkward" (small problems that reveal
         mistakes) and "limits" (problems with one very large size).
 
     Returns

@@ -129,6 +129,8 @@ void Worker::named_barrier(int id, int count, bool waits, uintptr_t pc) {
               "%d", id, count, b.arrivals);
     if (!b.missing || b.missing == b.arrivals) b.arrivals = b.missing = count;
     publish(b);
+    if (takes_notes())
+        note(waits ? "bar.sync" : "bar.arrive", pc, text("id=%d;threads=%d", id, count));
     unsigned before = b.phase;
     --b.missing;
     complete_if_done(b);
@@ -161,6 +163,7 @@ void Worker::mbarrier_init(uintptr_t address, int arrivals, uintptr_t pc) {
               arrivals);
     start_clocks();
     async.barriers[address] = {arrivals, arrivals, 0, 0, 0, Clock(threads), Clock(threads), {}, {}};
+    note_barrier("mbarrier init", address, pc);
 }
 
 void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
@@ -173,6 +176,7 @@ void Worker::mbarrier_arrive(uintptr_t address, int64_t bytes, uintptr_t pc) {
     barrier.expected += bytes;
     publish(barrier);
     complete_if_done(barrier);
+    note_barrier(bytes ? "mbarrier expect" : "mbarrier arrive", address, pc);
 }
 
 // Changes the transaction bytes that the phase expects, without an arrival.
@@ -181,6 +185,7 @@ void Worker::mbarrier_expect(uintptr_t address, int bytes, uintptr_t pc) {
     barrier.bytes += bytes;
     if (bytes > 0) barrier.expected += bytes;
     complete_if_done(barrier);
+    note_barrier("mbarrier expect", address, pc);
 }
 
 // Arrives, and takes part in no later phase.
@@ -216,6 +221,7 @@ void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {
         wait_as(State::at_mbarrier, pc);
     }
     learn_from(async.barriers[address]);
+    note_barrier("mbarrier wait", address, pc);
 }
 
 // ---- bulk copies
@@ -253,8 +259,13 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
     }
     barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + unsigned(bytes), pc});
     publish(barrier);
+    const unsigned phase = barrier.phase;
     barrier.bytes -= bytes;
     complete_if_done(barrier);
+    if (takes_notes())
+        note("bulk load", pc, text("to=%s;from=%s;bytes=%d;barrier=%s;phase=%u;missing=%d;missing_bytes=%ld",
+             note_place(uintptr_t(to)), note_place(uintptr_t(from)), bytes, note_place(address),
+             phase, barrier.missing, barrier.bytes));
 }
 
 // A copy of a thread that completes with the current phase of an mbarrier (cuda::memcpy_async).
@@ -294,13 +305,18 @@ void Worker::bulk_store(char* to, const char* from, int bytes, uintptr_t pc) {
     async.stores[current].reading.push_back(span);
     ++async.reads;
     count_reads(span.from, span.to, 1);
+    if (takes_notes())
+        note("bulk store", pc, text("to=%s;from=%s;bytes=%d", note_place(uintptr_t(to)),
+             note_place(uintptr_t(from)), bytes));
 }
 
-void Worker::bulk_commit() {
+void Worker::bulk_commit(uintptr_t pc) {
+    note("bulk commit", pc);
     if (!async.stores.empty()) async.stores[current].commit();
 }
 
-void Worker::bulk_wait_read(unsigned newest) {
+void Worker::bulk_wait_read(unsigned newest, uintptr_t pc) {
+    if (takes_notes()) note("bulk wait", pc, text("newest=%u", newest));
     if (!async.stores.empty()) reads_done(async.stores[current], newest);
 }
 
@@ -379,6 +395,7 @@ void Worker::warpgroup_step(const WgmmaStep& step) {
 // Called at the end of a block: has each warp of a warpgroup executed as many operations?
 void Worker::compare_warpgroups() {
     if (abandoned) return;
+    report_unfinished_wgmma();
     for (size_t first = 0; first + 4 <= async.warps.size(); first += 4) {
         size_t most = first, least = first;
         for (size_t w = first; w < first + 4; ++w) {
@@ -392,6 +409,29 @@ void Worker::compare_warpgroups() {
         report(true, "wgmma", step.pc, {}, "%s by warp %zu of a warpgroup, but not by warp %zu: all "
                "four warps must execute it together", step.what, most - first, least - first);
         current = -1;
+    }
+}
+
+// Called at the end of a block: reports a wgmma for which no wait came, so that its sums were read as
+// NaN.
+void Worker::report_unfinished_wgmma() {
+    for (size_t w = 0; w < async.warps.size(); ++w) {
+        const Warpgroup& group = async.warps[w];
+        if (group.chains.empty()) continue;
+        uintptr_t pc = 0;
+        for (const WgmmaStep& step : group.steps)
+            if (!strcmp(step.what, "wgmma")) pc = step.pc;
+        current = int(w) * 32;
+        if (group.reading.empty())
+            report(true, "copy not waited for", pc, {},
+                   "the block ended, and no wgmma_wait(0) came after this wgmma: its accumulators were "
+                   "never complete, and read as NaN here");
+        else
+            report(true, "copy not waited for", pc, {},
+                   "the block ended, and no wgmma_commit came after this wgmma, so no wgmma_wait waited "
+                   "for it: its accumulators were never complete, and read as NaN here");
+        current = -1;
+        return;
     }
 }
 
@@ -467,6 +507,14 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
                    int accumulate, uintptr_t pc, const uint32_t* gathered) {
     needs_sm(g_device.sm == 90, "wgmma", "sm_90");
     const int k = type == 't' ? 8 : 16;
+    if (takes_notes()) {
+        auto matrix = [&](uint64_t descriptor) {
+            return text("%s+%lu+%lu", note_place(uintptr_t(shared) + (descriptor & 0x3fff) * 16),
+                        (descriptor >> 16 & 0x3fff) * 16, (descriptor >> 32 & 0x3fff) * 16);
+        };
+        note("wgmma", pc, text("m=64;n=%d;k=%d;a=%s;b=%s", n, k,
+             gathered ? "registers" : matrix(descriptor_a), matrix(descriptor_b)));
+    }
     WgmmaCall mine{d, descriptor_a, descriptor_b, n, accumulate, pc, gathered};
     if (!is_last_of_warp(&mine, pc)) return;
     warpgroup_step({pc, "wgmma", descriptor_a, descriptor_b});
@@ -529,12 +577,14 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
 }
 
 void Worker::wgmma_fence(uintptr_t pc) {
+    note("wgmma fence", pc);
     if (!is_last_of_warp(nullptr, pc)) return;
     warpgroup_step({pc, "wgmma_fence", 0, 0});
     async.warps[current / 32].fenced = true;
 }
 
 void Worker::wgmma_commit(uintptr_t pc) {
+    note("wgmma commit", pc);
     if (!is_last_of_warp(nullptr, pc)) return;
     warpgroup_step({pc, "wgmma_commit", 0, 0});
     async.warps[current / 32].commit();
@@ -542,6 +592,7 @@ void Worker::wgmma_commit(uintptr_t pc) {
 
 // Ends the reads inside the collective, so that they are ordered before what all lanes do next.
 void Worker::wgmma_wait(unsigned newest, uintptr_t pc) {
+    if (takes_notes()) note("wgmma wait", pc, text("newest=%u", newest));
     auto step = [](void** arguments, unsigned) {
         t_worker->wgmma_done(*static_cast<unsigned*>(arguments[0]));
     };

@@ -224,6 +224,7 @@ void Worker::deadlock(int from) {
 extern "C" {
 int sim_barrier(int predicate, int* how_many) {
     Worker& w = *t_worker;
+    w.note("__syncthreads", CALLER);
     ++w.waiting;
     w.votes += predicate;
     w.wait_as(State::at_barrier, CALLER);

@@ -3,6 +3,7 @@
 #include "worker.h"
 
 #include <algorithm>
+#include <cstdarg>
 
 namespace {
 void write_report(const std::string& line) {
@@ -13,14 +14,23 @@ void write_report(const std::string& line) {
     }
 }
 
-// As printf, but %s takes strings too.
+// As printf. This function and those below are `cold`: the templates that call them are instantiated
+// about a hundred times, and g++ would otherwise inline all of a report at each place.
+[[gnu::cold, gnu::noinline]] std::string formatted(const char* format, ...) {
+    char line[1000];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    return line;
+}
+
+// The same, but %s takes strings too.
 template <typename T> T plain(T value) { return value; }
 const char* plain(const std::string& value) { return value.c_str(); }
 template <typename... A>
-std::string text(const char* format, const A&... arguments) {
-    char line[1000];
-    snprintf(line, sizeof line, format, plain(arguments)...);
-    return line;
+[[gnu::cold]] std::string text(const char* format, const A&... arguments) {
+    return formatted(format, plain(arguments)...);
 }
 std::string text(uint3 v) { return text("%u,%u,%u", v.x, v.y, v.z); }
 
@@ -59,12 +69,9 @@ struct Finding {
 };
 std::vector<Finding> g_findings;
 
-// Reports the first finding of a kind at a code address; later ones are only counted. The line has
-// "fault" or "warning", the kind, the code address, whether a kernel runs, block, thread, the code
-// address, block and thread of the other access, and the text.
-template <typename... A>
-void report(bool error, const char* kind, uintptr_t pc, const Other& other, const char* format,
-            const A&... arguments) {
+// Enters an error or a warning; returns whether it is the first finding of its kind at this code
+// address. Later ones are only counted.
+[[gnu::cold, gnu::noinline]] bool enter_finding(bool error, const char* kind, uintptr_t pc) {
     Worker* w = t_worker;
     bool in_kernel = w && w->current >= 0;
     if (in_kernel && !w->launch->serial && strcmp(kind, "endless loop")) needs_serial();
@@ -74,16 +81,34 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
     for (auto& f : g_findings)
         if (f.pc == pc && f.kind == kind) {
             if (f.who.size() < 1 << 20) f.who.insert(who);
-            return;
+            return false;
         }
-    if (g_findings.size() == kFindings) return;
+    if (g_findings.size() == kFindings) return false;
     g_findings.push_back({kind, pc, {who}});
+    return true;
+}
+
+// Writes a finding to the report. The line has "fault" or "warning", the kind, the code address,
+// whether a kernel runs, block, thread, the code address, block and thread of the other access, and
+// the text.
+[[gnu::cold, gnu::noinline]] void write_finding(bool error, const char* kind, uintptr_t pc,
+                                                const Other& other, std::string what) {
+    Worker* w = t_worker;
+    bool in_kernel = w && w->current >= 0;
     uint3 thread = in_kernel ? w->fibers[w->current].index : uint3{};
-    std::string what = text(format, arguments...);
     std::replace(what.begin(), what.end(), '\n', ' ');  // a finding is one line of the report
+    std::lock_guard<std::mutex> hold(g_lock);
     write_report(text("%s\t%s\t%lx\t%d\t%s\t%s\t%lx\t%s\t%s\t", error ? "fault" : "warning", kind,
                       pc, in_kernel, text(blockIdx), text(thread), other.pc, text(other.block),
                       text(other.thread)) + what + "\n");
+}
+
+// Reports the first finding of a kind at a code address.
+template <typename... A>
+[[gnu::cold]] void report(bool error, const char* kind, uintptr_t pc, const Other& other,
+                          const char* format, const A&... arguments) {
+    if (enter_finding(error, kind, pc))
+        write_finding(error, kind, pc, other, text(format, arguments...));
 }
 
 [[noreturn]] void end(int status) {
@@ -93,7 +118,7 @@ void report(bool error, const char* kind, uintptr_t pc, const Other& other, cons
 
 // Reports an error, and ends the thread; outside a kernel it ends the process.
 template <typename... A>
-[[noreturn]] void fault(const char* kind, uintptr_t pc, const char* format, const A&... arguments) {
+[[noreturn, gnu::cold]] void fault(const char* kind, uintptr_t pc, const char* format, const A&... arguments) {
     report(true, kind, pc, {}, format, arguments...);
     if (t_worker && t_worker->current >= 0) t_worker->leave(true);
     end(77);
@@ -101,7 +126,7 @@ template <typename... A>
 
 // Reports a part of CUDA that the simulator lacks, and ends the process: what follows would be
 // incorrect for that reason alone.
-[[noreturn]] void not_simulated(uintptr_t pc, const std::string& what) {
+[[noreturn, gnu::cold]] void not_simulated(uintptr_t pc, const std::string& what) {
     report(true, "not simulated", pc, {}, "%s; the simulator does not support it: use a GPU", what);
     end(77);
 }
@@ -117,7 +142,7 @@ template <typename... A>
 
 // Reports why a call of the host failed. The file may ignore the error code.
 template <typename... A>
-void report_refusal(uintptr_t pc, const char* format, const A&... arguments) {
+[[gnu::cold]] void report_refusal(uintptr_t pc, const char* format, const A&... arguments) {
     write_report("note\t" + text(format, arguments...) + "\n");
     report(false, "refused launch", pc, {}, format, arguments...);
 }

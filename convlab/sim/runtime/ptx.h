@@ -728,6 +728,7 @@ void store_matrix(PtxThread& t, const PtxInstruction& i) {
 }
 // mma.sync.aligned.mMnNkK.row.col.D.A.B.C: rows g = lane / 4, columns by t = lane % 4.
 void multiply_matrices(PtxThread& t, const PtxInstruction& i) {
+    t.worker.note("mma.sync", t.pc);
     int m = 0, n = 0, k = 0;
     for (auto& p : i.parts)
         if (sscanf(p.c_str(), "m%dn%dk%d", &m, &n, &k) == 3) break;
@@ -815,6 +816,7 @@ void barrier(PtxThread& t, const PtxInstruction& i) {
     int count = i.arguments.size() > 1 ? int(get(t, i, 1, 32)) : -1;
     bool waits = !i.has("arrive");
     if (id == 0 && waits && (count < 0 || count >= w.threads)) {
+        w.note("__syncthreads", t.pc);
         ++w.waiting;
         return w.wait_as(State::at_barrier, t.pc);
     }
@@ -855,13 +857,13 @@ void mbarrier(PtxThread& t, const PtxInstruction& i) {
 }
 void copy(PtxThread& t, const PtxInstruction& i) {  // cp.async...
     Worker& w = t.worker;
-    if (i.has("commit_group")) return i.has("bulk") ? w.bulk_commit() : sim_copy_commit();
+    if (i.has("commit_group")) return i.has("bulk") ? w.bulk_commit(t.pc) : copy_commit(t.pc);
     if (i.has("wait_group"))
-        return i.has("bulk") ? w.bulk_wait_read(unsigned(get(t, i, 0, 32)))
-                             : sim_copy_wait(unsigned(get(t, i, 0, 32)));
-    if (i.has("wait_all")) return sim_copy_commit(), sim_copy_wait(0);
+        return i.has("bulk") ? w.bulk_wait_read(unsigned(get(t, i, 0, 32)), t.pc)
+                             : copy_wait(unsigned(get(t, i, 0, 32)), t.pc);
+    if (i.has("wait_all")) return copy_commit(t.pc), copy_wait(0, t.pc);
     if (i.has("mbarrier") && i.has("arrive")) {  // cp.async.mbarrier.arrive
-        sim_copy_commit(), sim_copy_wait(0);
+        copy_commit(t.pc), copy_wait(0, t.pc);
         if (i.has("noinc")) w.mbarrier_arrive(address_of(t, i.arguments[0], true), 0, t.pc);
         return;
     }

@@ -6,6 +6,7 @@ namespace {
 void Worker::flush(int w) {
     if (!is_counted) return;
     recorded = g_record.on && (w == g_record.warp || g_record.warp < 0);
+    recorded_warp = w;
     int first = w * 32, lanes = lanes_of(w), length = fibers[first].logged;
     Access* rows[32];
     bool uniform = true;

@@ -6,6 +6,7 @@ namespace {
 // Counts one request of the lanes in `mask`; their addresses are in the order of the lanes.
 inline void Worker::request(Site& s, const uint64_t* addresses, int lanes, unsigned mask) {
     const unsigned bytes = s.bytes;
+    if (__builtin_expect(s.operation != nullptr, 0)) return record_note(s, addresses, lanes, mask);
     bool global = addresses[0] - g_region < kRegion;
     if (__builtin_expect(recorded, 0)) record(s, addresses, mask, global);
     Stats& stats = s.stats[!global];
@@ -114,17 +115,17 @@ void Worker::count_partial() {
 }
 
 // Records a request: launch, code address, space, kind, array, bytes of an element (0: unknown),
-// bytes of a lane's access, the mask of the lanes, and each lane's byte in the array.
+// bytes of a lane's access, the mask of the lanes, the warp, and each lane's byte in the array.
 void Worker::record(const Site& s, const uint64_t* addresses, unsigned mask, bool global) {
     if (!g_record.left) return;
     --g_record.left;
     const Buffer* b = global ? buffer_near(addresses[0]) : nullptr;
     const Array* a = global ? nullptr : array_near(addresses[0]);
     uintptr_t base = global ? b->base : uintptr_t(a->base);
-    g_record.text += text("access\t%u\t%lx\t%s\t%s\t%.200s\t%u\t%u\t%u\t", launch->number, s.pc,
+    g_record.text += text("access\t%u\t%lx\t%s\t%s\t%.200s\t%u\t%u\t%u\t%d\t", launch->number, s.pc,
                           global ? "global" : "shared", verb(s.kind),
                           global ? b->name.c_str() : a->name,
-                          a && a->shape ? a->shape[0] : 0, s.bytes, mask);
+                          a && a->shape ? a->shape[0] : 0, s.bytes, mask, recorded_warp);
     for (int l = 0; l < __builtin_popcount(mask); ++l)
         g_record.text += std::to_string(addresses[l] - base) + " ";
     g_record.text += "\n";

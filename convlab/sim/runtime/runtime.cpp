@@ -41,6 +41,7 @@
 #include "order.h"
 #include "access.h"
 #include "shadow.h"
+#include "notes.h"
 #include "requests.h"
 #include "reconverge.h"
 #include "async.h"

@@ -123,6 +123,9 @@ inline bool Worker::check_word(Cell& cell, const CheckedAccess& checked, uintptr
         if (same) r[1] = mine;  // readers in two warps or two blocks detect most races
         if (!global && written == 15 && !cell.in_flight && !r[0].sync && !r[1].sync) {
             same = r[0].thread / 32 == r[1].thread / 32;
+            // With mbarriers the two readers do not stand for a third one: a thread that refills the
+            // word may wait for arrivals of some warps only.
+            if (!same && !async.clocks.empty()) return reported;
             unsigned warp = same ? unsigned(current) / 32 : kAnyWarp;
             good_load_of(address) = good_load(era, warp, mine.stamp);
         }
@@ -277,6 +280,8 @@ void copy_async(void* to, const void* from, size_t bytes, size_t zeros, uintptr_
     Worker& w = *t_worker;
     uintptr_t at = uintptr_t(to);
     unsigned size = unsigned(bytes), batch = w.fibers[w.current].batch;
+    if (w.takes_notes())
+        w.note("cp.async", pc, text("bytes=%zu;zeros=%zu", bytes, zeros));
     if (bytes > zeros) w.access(uintptr_t(from), size - unsigned(zeros), Kind::load, pc);
     w.access(at, size, Kind::store, pc - 1);
     if (w.copies.empty()) w.copies.resize(w.threads);
@@ -291,10 +296,15 @@ void copy_async(void* to, const void* from, size_t bytes, size_t zeros, uintptr_
 void sim_copy_async(void* to, const void* from, size_t bytes, size_t zeros) {
     copy_async(to, from, bytes, zeros, CALLER);
 }
-void sim_copy_commit() { ++t_worker->fibers[t_worker->current].batch; }
+void copy_commit(uintptr_t pc) {
+    t_worker->note("cp.async commit", pc);
+    ++t_worker->fibers[t_worker->current].batch;
+}
+void sim_copy_commit() { copy_commit(CALLER); }
 
-void sim_copy_wait(unsigned newest) {
+void copy_wait(unsigned newest, uintptr_t pc) {
     Worker& w = *t_worker;
+    if (w.takes_notes()) w.note("cp.async wait", pc, text("newest=%u", newest));
     if (w.copies.empty()) return;
     auto& mine = w.copies[w.current];
     auto due = [&](const Copy& c) { return c.batch + newest < w.fibers[w.current].batch; };
@@ -312,4 +322,5 @@ void sim_copy_wait(unsigned newest) {
     }
     mine.erase(std::remove_if(mine.begin(), mine.end(), due), mine.end());
 }
+void sim_copy_wait(unsigned newest) { copy_wait(newest, CALLER); }
 }

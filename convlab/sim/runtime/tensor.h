@@ -52,6 +52,7 @@ void sim_partial_stmatrix(unsigned participants) {
 }
 void sim_mma(float* d, const float* a, const float* b) {
     Fragments mine{d, a, b};
+    t_worker->note("mma.sync", CALLER);
     t_worker->counters.tensor_flops += 2 * 16 * 8 * 8 / 32;  // a lane's share
     t_worker->collective(0xffffffffu, mma_step, &mine, CALLER);
     if (~mine.participants) partial_warp("mma.sync", mine.participants, CALLER);
@@ -70,8 +71,8 @@ FORWARDED(mbarrier_wait, (const void* at, int parity), uintptr_t(at), parity, CA
 FORWARDED(bulk_load, (char* to, const char* from, int bytes, const void* barrier), to, from, bytes,
        uintptr_t(barrier), CALLER)
 FORWARDED(bulk_store, (char* to, const char* from, int bytes), to, from, bytes, CALLER)
-FORWARDED(bulk_commit, ())
-FORWARDED(bulk_wait_read, (unsigned newest), newest)
+FORWARDED(bulk_commit, (), CALLER)
+FORWARDED(bulk_wait_read, (unsigned newest), newest, CALLER)
 FORWARDED(wgmma_fence, (), CALLER)
 FORWARDED(wgmma_commit, (), CALLER)
 FORWARDED(wgmma_wait, (unsigned newest), newest, CALLER)
@@ -98,6 +99,7 @@ FORWARDED(copy_on_barrier, (void* to, const void* from, size_t bytes, const void
 void sim_launch_dependent() { g_dependent = true; }
 void sim_griddepcontrol_wait() { t_worker->async.previous_ended = true; }
 void sim_fence_proxy_async() {
+    t_worker->note("fence_proxy_async", CALLER);
     Fiber& f = t_worker->fibers[t_worker->current];
     f.proxy_phase = t_worker->phase, f.proxy_stamp = t_worker->warps[t_worker->current / 32].stamp;
     t_worker->next_stamp(t_worker->current);

@@ -166,6 +166,7 @@ struct Site {  // one load or store instruction of the kernel
     bool fresh = false, output = false;  // is it uninitialised at first? is it y?
     bool before_atomic = false;  // it loads the word that the thread's next atomic updates
     bool before_swap = false;    // ... and that atomic is a compare-and-swap
+    const char* operation = nullptr;  // no access, but this operation, as `note` enters it
     uint16_t bytes = 0, buffer = 0;
     Kind kind = Kind::load;
     Stats stats[2] = {};  // global, shared
@@ -351,6 +352,7 @@ struct {                             // records the requests of one block, and s
     int warp = 0;                    // of the block; -1: all warps
     size_t left = 0;                 // requests that may still be recorded
     std::set<std::string> kernels;   // kernels launched so far; only their first launch is recorded
+    std::vector<std::string> notes;  // what the recorded operations other than accesses did
     std::string text;
 } g_record;
 std::vector<uintptr_t> g_pcs(1);     // code addresses of the sites; all workers number them alike

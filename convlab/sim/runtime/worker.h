@@ -93,7 +93,8 @@ struct Worker {
     std::vector<Reach> reach;      // what the block accessed of each buffer; see report_reach
     Async async;                   // the block's mbarriers, bulk copies and wgmmas
     std::unique_ptr<Operands> operands{new Operands};
-    bool recorded = false;         // the requests of the current warp are recorded
+    bool recorded = false;         // the requests of the warp whose log is read are recorded
+    int recorded_warp = 0;         // the number of that warp
 
     static constexpr size_t kSites = 1 << 13;
 
@@ -188,6 +189,13 @@ struct Worker {
     static void count_call(Fiber& f, Access entry);
     void match(int w, Access* const* rows, int lanes, bool patient = true);
 
+    // notes.h
+    bool takes_notes() const;
+    void note(const char* operation, uintptr_t pc, const std::string& what = "");
+    void note_barrier(const char* operation, uintptr_t address, uintptr_t pc);
+    std::string note_place(uintptr_t address) const;
+    void record_note(const Site& s, const uint64_t* numbers, int lanes, unsigned mask);
+
     // requests.h
     void request(Site& s, const uint64_t* addresses, int lanes, unsigned mask);
     [[gnu::noinline]] void record(const Site& s, const uint64_t* addresses, unsigned mask,
@@ -223,8 +231,8 @@ struct Worker {
     void count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc);
     void bulk_load(char* to, const char* from, int bytes, uintptr_t address, uintptr_t pc);
     void bulk_store(char* to, const char* from, int bytes, uintptr_t pc);
-    void bulk_commit();
-    void bulk_wait_read(unsigned newest);
+    void bulk_commit(uintptr_t pc);
+    void bulk_wait_read(unsigned newest, uintptr_t pc);
     void reads_done(Reads& of, unsigned newest);
     void count_reads(uintptr_t from, uintptr_t to, int change);
     void check_overwrite(const CheckedAccess& checked);
@@ -233,6 +241,7 @@ struct Worker {
     void wgmma_done(unsigned newest);
     void warpgroup_step(const WgmmaStep& step);
     void compare_warpgroups();
+    void report_unfinished_wgmma();
     void wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                        uintptr_t pc, std::vector<Span>& reading);
     void wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate, uintptr_t pc,
