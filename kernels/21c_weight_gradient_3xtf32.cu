@@ -1,7 +1,6 @@
 // title: Weight gradient with fp32's accuracy on Hopper's tensor cores
-// idea: An fp32 number is the sum of two TF32 numbers. High is the number as a tensor core truncates it
-//       anyway, so it needs no work. Three products, high high + high low + low high, keep the accuracy
-//       of fp32.
+// idea: An fp32 number is the sum of two TF32 numbers. High is what a tensor core truncates a number to.
+//       Three products, high high + high low + low high, keep the accuracy of fp32.
 // change: Against 21: lanes split x, loaders split dy, and a step takes three products. Sums are added in
 //       fp32 after each stage. Two sets of sums leave room for 64 filters.
 // mapping: block -> 192 rows (c, r, s) x 64 filters of one group, every n-th tile of pixels; a consumer

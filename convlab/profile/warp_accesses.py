@@ -85,6 +85,7 @@ def accesses(
         raise ProblemError(f"block is {block}: give it as (x, y, z)")
     if warp is not None:
         warp = whole(warp, "warp", least=0)
+    problem = kernel.asked(problem)
     kernel.accept(problem)
     record = (*block, -1 if warp is None else warp, LIMIT)
     counts = simulate(kernel, problem, record=record)

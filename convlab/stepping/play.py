@@ -1,6 +1,6 @@
 """Record the executions of one block, as a figure with a slider: `convlab.play`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..core.arguments import several, whole
@@ -65,10 +65,13 @@ def play(
     most_kb = whole(most_kb, "most_kb", least=50)
     if warp is not None:
         warp = whole(warp, "warp", least=0)
+    problem = kernel.asked(problem)
     kernel.accept(problem)
     record = (*block, -1 if warp is None else warp, LIMIT)
     trace = simulate(kernel, problem, record=record)
-    number = _launch(trace.launches, launch, kernel.name)
+    # A product of cuBLAS has a number, too, but no entry among the launches.
+    recorded = {step["launch"] for step in trace.executions} & {*range(len(trace.launches))}
+    number = _launch(trace.launches, launch, kernel.name, recorded)
     chosen = trace.launches[number]
     if any(index >= size for index, size in zip(block, chosen["grid"], strict=True)):
         raise ProblemError(
@@ -100,14 +103,19 @@ def _block(block: int | Sequence[int]) -> Block:
     return (*numbers, 0, 0)[:3]
 
 
-def _launch(launches: Sequence[dict], wanted: int | None, name: str) -> int:
-    """Return the number of the launch to show."""
+def _launch(
+    launches: Sequence[dict], wanted: int | None, name: str, recorded: Collection[int]
+) -> int:
+    """Return the number of the launch to show.
+
+    The default is, of the recorded launches, the last of those with the most shared memory.
+    """
     if not launches:
         raise ProblemError(
             f"{name} launches nothing for this problem, so there is no block to show"
         )
     if wanted is None:
-        return max(range(len(launches)), key=lambda i: (launches[i]["shared_bytes"], i))
+        return max(recorded or range(len(launches)), key=lambda i: (launches[i]["shared_bytes"], i))
     wanted = whole(wanted, "launch", least=0)
     if wanted >= len(launches):
         names = ", ".join(f"{i}: {launch['kernel']}" for i, launch in enumerate(launches))

@@ -136,7 +136,7 @@ def test_each_rung_gives_a_page_of_at_most_2_mb(kernel: str) -> None:
 
 def _supports(kernel: convlab.Kernel, problem: str) -> bool:
     try:
-        kernel.accept(convlab.problem(problem))
+        kernel.accept(kernel.asked(convlab.problem(problem)))
     except ConvlabError:
         return False
     return True
