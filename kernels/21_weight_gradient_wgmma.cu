@@ -532,7 +532,8 @@ static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t l
 }
 // Two parts share the reads of dy, if their sums fit into registers and their x into shared memory.
 static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t limit) {
-    if (kMostParts == 2 && filters_of(conv) == 64 && conv.C / conv.groups * conv.R * conv.S > kRows) {
+    const int rows = conv.C / conv.groups * conv.R * conv.S;
+    if (kMostParts == 2 && filters_of(conv) == 64 && rows > kRows) {
         const Work work = work_of(conv, device, limit, kMostParts);
         if (work.stages > 2) return work;
     }
