@@ -4,8 +4,8 @@
 // change: Against 20: pixels are wgmma's rows, and columns are (row of dx, channel). The filter stays in
 //       shared memory. As in 11b, a block walks down the image; a shifted descriptor turns the rows.
 // mapping: block -> up to `rows` consecutive rows of dx in a strip of 256 or 128 columns, then other
-//       such parts; two consumer warpgroups -> half of the columns each, all channels; four loader
-//       warps -> dy.
+//       such parts; two consumer warpgroups -> half of the columns each, all channels; eight or four
+//       loader warps -> dy.
 // computes: data gradient
 // precision: tf32
 // epilogue: none
@@ -24,8 +24,19 @@
 
 constexpr int kR = 3;                   // rows of the filter
 constexpr int kBlocks = 2 * kR - 1;     // of the filter's rows in shared memory: 2, 1, 0, 2, 1
-constexpr int kConsumers = 256, kLoaders = 128, kThreads = kConsumers + kLoaders;
-constexpr int kItems = 5;               // pixels of 8 channels that a loader's lane has in flight
+#ifndef LOADER_GROUPS
+#define LOADER_GROUPS 2   // of four loader warps; they take the stages in turn
+#endif
+constexpr int kGroups = LOADER_GROUPS;
+static_assert(kGroups == 1 || kGroups == 2, "LOADER_GROUPS: 1 or 2");
+constexpr int kConsumers = 256, kLoaders = 128;
+// One group, if the sums need so many registers that there are none for more threads.
+__host__ __device__ constexpr int groups_of(int channels, int tiles) {
+    return channels * tiles > 32 ? 1 : kGroups;
+}
+__host__ __device__ constexpr int threads_of(int channels, int tiles) {
+    return kConsumers + groups_of(channels, tiles) * kLoaders;
+}
 constexpr int kMaxStages = 8;
 constexpr int kBarrierBytes = 1024;
 
@@ -88,14 +99,19 @@ struct Block {
     char* s_bytes;
 };
 
-// A loader warp: copies the rows of dy through registers.
-template <int strip>
+// A loader warp: copies the rows of dy through registers, into every `groups`-th stage. While one group
+// waits for memory, so does the other: twice as many bytes are in flight.
+template <int strip, int groups>
 __device__ __forceinline__ void load(const ConvProblem& conv, const Walk& walk, const Block& b,
                                      int group, int first_part, int lanes, const float* g_dy) {
-    const int thread = threadIdx.x - kConsumers, lane = threadIdx.x % 32;
+    // Pixels of 8 channels that a lane has in flight: those of two chunks, with up to 64 for the taps.
+    constexpr int kItems = 2 * strip / kLoaders + 1;
+    const int thread = (threadIdx.x - kConsumers) % kLoaders, lane = threadIdx.x % 32;
+    const int loader_group = (threadIdx.x - kConsumers) / kLoaders;
     const int K_group = conv.K / conv.groups;
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     int stage = 0, parity = 0;
+    int turn = 0;   // the group that fills the stage
     for (int64_t i_part = first_part; i_part < walk.parts; i_part += lanes) {
         const Part part = part_at<strip>(conv, walk, i_part);
         for (int i = 0; i < part.rows + kR - 1; ++i) {
@@ -106,7 +122,8 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Walk& walk, 
                                       int64_t(p) * conv.Q;
                 float4* s_row = reinterpret_cast<float4*>(b.s_bytes + walk.x_at +
                                                           stage * walk.stage_bytes);
-                for (int first = 0; first < items; first += kItems * kLoaders) {
+                const bool mine = turn == loader_group;
+                for (int first = 0; mine && first < items; first += kItems * kLoaders) {
                     float r_dy[kItems][8];
                     #pragma unroll
                     for (int j = 0; j < kItems; ++j) {
@@ -141,8 +158,9 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Walk& walk, 
                 }
                 fence_proxy_async();
                 __syncwarp();
-                if (lane == 0) mbarrier_arrive(&b.full[stage]);
+                if (mine && lane == 0) mbarrier_arrive(&b.full[stage]);
                 if (++stage == walk.stages) stage = 0, parity ^= 1;
+                if (++turn == groups) turn = 0;
             }
         }
     }
@@ -249,7 +267,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Walk& wa
 }
 
 template <int channels, int tiles, int taps>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(threads_of(channels, tiles), 1)
 data_gradient_rows(ConvProblem conv, Walk walk, const float* __restrict__ g_dy,
                    const float* __restrict__ g_packed, float* __restrict__ g_dx) {
     extern __shared__ float4 s_mem[];
@@ -283,7 +301,7 @@ data_gradient_rows(ConvProblem conv, Walk walk, const float* __restrict__ g_dy,
         for (int i = 0; i < walk.chunks; ++i)
             bulk_load(b.s_bytes + kBarrierBytes + i * bytes, from + int64_t(i) * bytes, bytes, b.filter);
     }
-    load<128 * tiles>(conv, walk, b, group, first_part, lanes, g_dy);
+    load<128 * tiles, groups_of(channels, tiles)>(conv, walk, b, group, first_part, lanes, g_dy);
 }
 
 static int channels_of(const ConvProblem& conv) { return conv.C / conv.groups <= 16 ? 16 : 32; }
@@ -344,9 +362,10 @@ CONVLAB_ENTRY const char* conv2d_data_gradient(const ConvProblem* problem, const
         conv, walk.chunks, channels, w, g_packed, count);
     const int64_t lanes = min_of(walk.parts, int64_t(max_of(1, device.sms / conv.groups)));
     if (const char* error = too_many(lanes * conv.groups)) return error;
+    const int threads = threads_of(channels, wide ? 2 : 1);
     auto launch = [&](auto kernel) -> const char* {
         if (const char* error = ask_for_shared_memory(kernel, walk.bytes)) return error;
-        launch_dependent(kernel, int(lanes * conv.groups), kThreads, walk.bytes, stream, conv, walk, dy,
+        launch_dependent(kernel, int(lanes * conv.groups), threads, walk.bytes, stream, conv, walk, dy,
                          g_packed, dx);
         return launch_error();
     };
