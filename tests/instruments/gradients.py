@@ -95,7 +95,7 @@ def _layers(name: str) -> Iterator[tuple[str, Problem]]:
 
 
 def _own(each: Problem) -> str:
-    return each.label.partition(".")[2]
+    return each.name.partition(".")[2]
 
 
 def rungs_for(asked: Problem, precision: str) -> list[Kernel]:
