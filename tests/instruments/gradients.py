@@ -60,7 +60,7 @@ SETS = {
 }
 _GRADIENTS = {"data": DATA_GRADIENT.name, "weight": WEIGHT_GRADIENT.name}
 # Seconds that timing one kernel on one problem takes.
-_SECONDS = 0.4
+_SECONDS = 0.3
 
 
 def problems_of(name: str) -> Iterator[tuple[str, Problem]]:
@@ -100,12 +100,11 @@ def _own(each: Problem) -> str:
 
 def rungs_for(asked: Problem, precision: str) -> list[Kernel]:
     """Return the rungs that a problem may be computed with in a class, on NCHW."""
-    allowed = ("fp32", "tf32") if precision == "tf32" else (precision,)
     found = []
     for path in catalog():
         kernel = load(path, engine="cuda")
         layouts = kernel.format.x.layout, kernel.format.y.layout
-        if kernel.computes != asked.computes or kernel.precision not in allowed:
+        if kernel.computes != asked.computes or kernel.precision != precision:
             continue
         left_out = kernel.name in SLOW
         if kernel.computes == "forward":
@@ -233,7 +232,9 @@ def markdown(kept: dict[str, Any], name: str) -> str:
     for precision, rows in kept["rows"][name].items():
         if rows:
             parts += [f"In {precision}, {summary(rows)}", laid(table(rows))]
-    clocks = [mhz for rows in kept["rows"][name].values() for row in rows.values() for mhz in row["mhz"]]
+    clocks = [
+        mhz for rows in kept["rows"][name].values() for row in rows.values() for mhz in row["mhz"]
+    ]
     parts.append(
         "Median times in ms, with a cold L2 cache, inputs in NCHW, cuDNN in benchmark mode. "
         f"SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz; {kept['made']}."
