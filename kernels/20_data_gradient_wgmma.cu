@@ -1,8 +1,8 @@
 // title: Data gradient on Hopper's tensor cores, phase by phase
 // idea: Elements of dx whose h and w leave the same remainders modulo the stride are reached by the same
 //       taps: each such phase is a convolution of dy, with these taps turned by 180 degrees.
-// change: Against 11: the packing of the filter is new, and stores with a stride. The main loop multiplies
-//       dy with the filter of a phase. Asynchronous copies stage dy, several stages ahead.
+// change: Against 11: only the packing of the filter is new, and stores with a stride. The main loop
+//       multiplies dy with the filter of a phase.
 // mapping: as 11, once for each phase: block -> 64 channels of dx of one group, every n-th tile of the
 //       phase's elements; two consumer warpgroups -> 64 channels x 256 elements each.
 // computes: data gradient
@@ -18,13 +18,13 @@
 //             + (R - 1) * dilation_h // stride_h
 //             * ((W + stride_w - 1) // stride_w + (S - 1) * dilation_w // stride_w))
 //       + 4096 + 4 * R * S + 10496 <= smem
-// best: tf32 == 1, groups == 1, stride_h == 1, stride_w == 1, C >= 16, R * S >= 9,
+// best: tf32 == 1, groups == 1, stride_h == 1, stride_w == 1, C >= 16,
+//       R * S >= 9 or H == 1 and S >= 3,
 //       N * C * H * W >= 6000000,
 //       N * P * Q * K * C * R * S >= 20000000000
 // limits: A tile always has 64 channels of dx, so groups of fewer channels waste the tensor cores. With
 //       a stride, phases are launched one after another, and each stores parts of sectors.
 #include "convlab.cuh"
-#include "convlab_async.cuh"
 #include "tensor.cuh"
 #include "wgmma_tile.cuh"
 #include "wgmma_block.cuh"
@@ -71,10 +71,6 @@ struct Places {
     int down, right;        // numbers from an element to the next row's, and to the next column's
 };
 
-// A tensor core truncates its operands. The filter is rounded, and makes up for most of the mean loss of
-// dy. With a larger factor some numbers that TF32 holds would not stay what they are.
-constexpr float kMore = 1.0f + 1.0f / 4096;
-
 // Packs the taps of a phase into wgmma's operand layout, rounded, turned and with K and C exchanged:
 // [group, tile of c][chunk of k][r][s][quad of k][64 c][4 k].
 __global__ void __launch_bounds__(256)
@@ -95,7 +91,7 @@ pack_phase(ConvProblem conv, ConvProblem part, Tiling tiling, Phase rows, Phase 
         const int s = columns.tap + (part.S - 1 - i_s) * columns.tap_step;
         const bool inside = c < C_group && k < K_group;
         const int64_t at = (((group * K_group + k) * C_group + c) * conv.R + r) * conv.S + s;
-        g_packed[i] = inside ? round_tf32(kMore * g_w[at]) : 0.0f;
+        g_packed[i] = inside ? round_tf32(g_w[at]) : 0.0f;
     }
 }
 
@@ -150,57 +146,62 @@ __device__ __forceinline__ void store_phase(const ConvProblem& part, const Place
 }
 
 constexpr Style kStyle = {256, 1, 0, false};
+constexpr int kBatch = 11;   // pixels that a lane of a loader loads at a time
 
 // In the following, `conv` is the convolution of a phase: its x is dy, and its y is dx.
 //
-// A loader warp: copies x into the stages, asynchronously, so that several stages are under way. Numbers
-// are copied as they are; see kMore.
+// A loader warp: copies x into the stages, in batches of pixels, through registers.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Tiling& tiling, const Block& b,
                                      const float* g_x) {
     const int thread = threadIdx.x - 256;
-    const int C_group = conv.C / conv.groups, quad = tiling.quad;
+    const int C_group = conv.C / conv.groups;
     const int64_t HW = int64_t(conv.H) * conv.W;
-    int stage = 0, parity = 0, oldest = 0, under_way = 0;
-    auto arrive = [&] {   // the oldest stage is complete
-        fence_proxy_async();
-        __syncwarp();
-        if (b.lane == 0) mbarrier_arrive(&b.x_full[oldest]);
-        if (++oldest == tiling.stages) oldest = 0;
-        --under_way;
-    };
-    for (int number = b.first_tile; number < tiling.tiles; number += tiling.lanes) {
-        const Tile tile = tile_at(tiling, number);
-        const float* x_c0 = g_x + (int64_t(tile.n) * conv.C + b.group * C_group) * HW;
-        for (int c0 = 0; c0 < C_group; c0 += kChunk) {
-            float* s_x = reinterpret_cast<float*>(b.s_bytes + tiling.x_at) + stage * 8 * quad;
-            mbarrier_wait(&b.x_empty[stage], parity ^ 1);
-            #pragma unroll 4
-            for (int i = thread; i < quad; i += 32 * kLoaders) {
-                const Pixel pixel = pixel_at(conv, tiling, b, tile, i);
-                const float* x_pixel = x_c0 + pixel.at;
-                const int channels = pixel.inside ? C_group - c0 : 0;
-                #pragma unroll
-                for (int c = 0; c < kChunk; ++c) {
-                    copy_async<4>(s_x + (c / 4 * quad + i) * 4 + c % 4, c < channels ? x_pixel : g_x,
-                                  c < channels);
-                    x_pixel += HW;
-                }
-            }
-            __pipeline_commit();
-            ++under_way;
-            if (tiling.stages > 2 && under_way > 2) {
-                __pipeline_wait_prior(2);
-                arrive();
-            } else if (tiling.stages == 2 && under_way > 1) {
-                __pipeline_wait_prior(1);
-                arrive();
-            }
-            if (++stage == tiling.stages) stage = 0, parity ^= 1;
+    Tile tile = {};
+    const float* x_c0 = nullptr;   // the chunk's first channel of the tile's first image
+    int stage = 0, parity = 0;
+    int number = b.first_tile, chunk = 0, first = 0;   // the batch's tile, chunk and first pixel
+    while (number < tiling.tiles) {
+        if (first == 0 && chunk == 0) {
+            tile = tile_at(tiling, number);
+            x_c0 = g_x + (int64_t(tile.n) * conv.C + b.group * C_group) * HW;
+        } else if (first == 0) {
             x_c0 += kChunk * HW;
         }
+        // The loads begin before the stage is free. Only one batch at a time: with two, ptxas makes
+        // the stores of one batch wait for the loads of the other.
+        const int channels = C_group - chunk * kChunk;
+        float r_x[kBatch][kChunk];
+        #pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const Pixel pixel = pixel_at(conv, tiling, b, tile, first + i * 32 * kLoaders + thread);
+            const float* x_pixel = x_c0 + pixel.at;
+            #pragma unroll
+            for (int c = 0; c < kChunk; ++c) {
+                r_x[i][c] = pixel.inside && c < channels ? *x_pixel : 0.0f;
+                x_pixel += HW;
+            }
+        }
+        if (first == 0) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+        float4* s_x = reinterpret_cast<float4*>(b.s_bytes + tiling.x_at) + stage * 2 * tiling.quad;
+        #pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const int pixel = first + i * 32 * kLoaders + thread;
+            if (pixel >= tiling.quad) break;
+            const float (&x)[kChunk] = r_x[i];
+            s_x[pixel] = ready(x[0], x[1], x[2], x[3]);
+            s_x[tiling.quad + pixel] = ready(x[4], x[5], x[6], x[7]);
+        }
+        first += 32 * kLoaders * kBatch;
+        if (first < tiling.quad) continue;
+        fence_proxy_async();
+        __syncwarp();
+        if (b.lane == 0) mbarrier_arrive(&b.x_full[stage]);
+        if (++stage == tiling.stages) stage = 0, parity ^= 1;
+        first = 0;
+        if (++chunk < tiling.chunks) continue;
+        chunk = 0;
+        number += tiling.lanes;
     }
-    __pipeline_wait_prior(0);
-    while (under_way > 0) arrive();
 }
 
 // The filter's warp: the copy engine copies the packed filter into the slots, slice by slice. A

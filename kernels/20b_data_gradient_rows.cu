@@ -15,7 +15,7 @@
 //       C // groups <= 16 and (K // groups + 7) // 8 * S * 1536
 //             + 128 * (128 + (S - 1) * dilation_w) + 1152 <= smem
 //       or (K // groups + 7) // 8 * S * 3072 + 128 * (128 + (S - 1) * dilation_w) + 1152 <= smem
-// best: tf32 == 1, groups == 1, C >= 8, C <= 16, N * C * H * W >= 6000000,
+// best: tf32 == 1, groups == 1, C >= 8, C <= 16 or C <= 32 and K <= 32, N * C * H * W >= 6000000,
 //       N * P * Q * K * C * R * S >= 20000000000
 // limits: Memory: dy is read once. With many filters, the filter does not fit into shared memory.
 //       Groups of fewer than 16 channels waste the tensor cores.

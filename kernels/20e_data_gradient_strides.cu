@@ -11,15 +11,15 @@
 // precision: tf32
 // epilogue: none
 // arch: sm_90a
-// supports: sm >= 90, stride_h > 1 or stride_w > 1, stride_h <= 8, stride_w <= 5,
+// supports: sm >= 90, stride_h <= 8, stride_w <= 5,
 //       68 * (2 * (256 // stride_w) + 2 * (((S - 1) * dilation_w + stride_w - 1) // stride_w)
 //             + ((R - 1) * dilation_h + stride_h - 1) // stride_h
 //             * (256 // stride_w + ((S - 1) * dilation_w + stride_w - 1) // stride_w))
 //       + 4 * R * S + 4096 * stride_w + 7168 <= smem
+// best: tf32 == 1, groups == 1, stride_h > 1 or stride_w > 1, C >= 32, N * C * H * W >= 100000000
 // limits: As 20: a tile always has 64 channels of dx. With few taps to a phase, consumers wait for dy, or
 //       memory takes longest to store dx.
 #include "convlab.cuh"
-#include "convlab_async.cuh"
 #include "tensor.cuh"
 #include "wgmma_n.cuh"
 #include "wgmma_tile.cuh"
@@ -64,9 +64,6 @@ __device__ __forceinline__ int sorted(const Phases& phases, int S, const Place& 
            row.number * phases.column_taps[column.phase] + column.number;
 }
 
-// The filter makes up for most of what the tensor core truncates of dy, as in 20.
-constexpr float kMore = 1.0f + 1.0f / 4096;
-
 // Packs the filter into wgmma's operand layout, rounded, sorted and with K and C exchanged:
 // [group, tile of c][chunk of k][sorted tap][quad of k][64 c][4 k].
 __global__ void __launch_bounds__(256)
@@ -88,7 +85,7 @@ pack_phases(ConvProblem conv, Tiling tiling, Phases phases, const float* __restr
         const bool inside = c < C_group && k < K_group;
         const int64_t from = ((group * K_group + k) * C_group + c) * taps + tap;
         const int64_t to = (slice * taps + sorted(phases, conv.S, row, column)) * (2 * kKTile * 4);
-        g_packed[to + i % (2 * kKTile * 4)] = inside ? round_tf32(kMore * g_w[from]) : 0.0f;
+        g_packed[to + i % (2 * kKTile * 4)] = inside ? round_tf32(g_w[from]) : 0.0f;
     }
 }
 
@@ -159,55 +156,52 @@ __device__ __forceinline__ void store_rows(
 
 // In the following, `part` is the convolution that stages dy: its x is dy, and its y is a phase.
 //
-// A loader warp: copies dy into the stages, asynchronously, so that several stages are under way.
+// A loader warp: copies dy into the stages, in batches of pixels, through registers.
+template <int phases>
 __device__ __forceinline__ void load(const ConvProblem& part, const Tiling& tiling,
                                      const Phases& all, const Block& b, const float* g_dy) {
-    const int thread = threadIdx.x - 256;
+    // Pixels that a lane of a loader loads at a time.
+    constexpr int kBatch = phases == 1 ? 11 : phases == 2 ? 6 : 4;
     const int K_group = part.C / part.groups, quad = tiling.quad;
     const int64_t PQ = int64_t(part.H) * part.W;
-    int stage = 0, parity = 0, oldest = 0, under_way = 0;
-    auto arrive = [&] {   // the oldest stage is complete
-        fence_proxy_async();
-        __syncwarp();
-        if (b.lane == 0) mbarrier_arrive(&b.x_full[oldest]);
-        if (++oldest == tiling.stages) oldest = 0;
-        --under_way;
-    };
+    float r_dy[kBatch][kChunk];
+    int stage = 0, parity = 0;
     for (int number = b.first_tile; number < tiling.tiles * all.rows; number += tiling.lanes) {
         const Item item = item_at(tiling, all, number);
         if (all.row_taps[item.phase] == 0) continue;
         const Tile tile = tile_at(tiling, item.tile);
         const float* dy_k0 = g_dy + (int64_t(tile.n) * part.C + b.group * K_group) * PQ;
         for (int k0 = 0; k0 < K_group; k0 += kChunk) {
-            float* s_dy = reinterpret_cast<float*>(b.s_bytes + tiling.x_at) + stage * 8 * quad;
-            mbarrier_wait(&b.x_empty[stage], parity ^ 1);
-            #pragma unroll 4
-            for (int i = thread; i < quad; i += 32 * kLoaders) {
-                const Pixel pixel = pixel_at(part, tiling, b, tile, i);
-                const float* dy_pixel = dy_k0 + pixel.at;
-                const int filters = pixel.inside ? K_group - k0 : 0;
+            float4* s_dy = reinterpret_cast<float4*>(b.s_bytes + tiling.x_at) + stage * 2 * quad;
+            #pragma unroll 1
+            for (int first = threadIdx.x - 256; first < quad; first += 32 * kLoaders * kBatch) {
                 #pragma unroll
-                for (int k = 0; k < kChunk; ++k) {
-                    copy_async<4>(s_dy + (k / 4 * quad + i) * 4 + k % 4, k < filters ? dy_pixel : g_dy,
-                                  k < filters);
-                    dy_pixel += PQ;
+                for (int i = 0; i < kBatch; ++i) {
+                    const Pixel pixel = pixel_at(part, tiling, b, tile, first + i * 32 * kLoaders);
+                    const float* dy = dy_k0 + pixel.at;
+                    #pragma unroll
+                    for (int k = 0; k < kChunk; ++k) {
+                        r_dy[i][k] = pixel.inside && k0 + k < K_group ? *dy : 0.0f;
+                        dy += PQ;
+                    }
+                }
+                if (first < 32 * kLoaders) mbarrier_wait(&b.x_empty[stage], parity ^ 1);
+                #pragma unroll
+                for (int i = 0; i < kBatch; ++i) {
+                    const int pixel = first + i * 32 * kLoaders;
+                    if (pixel >= quad) break;
+                    const float (&dy)[kChunk] = r_dy[i];
+                    s_dy[pixel] = ready(dy[0], dy[1], dy[2], dy[3]);
+                    s_dy[quad + pixel] = ready(dy[4], dy[5], dy[6], dy[7]);
                 }
             }
-            __pipeline_commit();
-            ++under_way;
-            if (tiling.stages > 2 && under_way > 2) {
-                __pipeline_wait_prior(2);
-                arrive();
-            } else if (tiling.stages == 2 && under_way > 1) {
-                __pipeline_wait_prior(1);
-                arrive();
-            }
+            fence_proxy_async();
+            __syncwarp();
+            if (b.lane == 0) mbarrier_arrive(&b.x_full[stage]);
             if (++stage == tiling.stages) stage = 0, parity ^= 1;
             dy_k0 += kChunk * PQ;
         }
     }
-    __pipeline_wait_prior(0);
-    while (under_way > 0) arrive();
 }
 
 // The filter's warp: the copy engine copies the taps of a phase of rows into the slots. A slot has up to
@@ -345,7 +339,7 @@ data_gradient_strides(ConvProblem conv, ConvProblem part, Tiling tiling, Phases 
     if (b.warp == 11) {
         load_filter<phases>(part, tiling, all, b, g_packed);
     } else if (b.warp >= 8) {
-        load(part, tiling, all, b, g_dy);
+        load<phases>(part, tiling, all, b, g_dy);
     } else {
         multiply<phases>(conv, part, tiling, all, b, g_dx);
     }

@@ -13,6 +13,8 @@
 //       C // groups <= 16 and (K // groups + 7) // 8 * S * 3072
 //             + 128 * (128 + (S - 1) * dilation_w) + 1152 <= smem
 //       or (K // groups + 7) // 8 * S * 6144 + 128 * (128 + (S - 1) * dilation_w) + 1152 <= smem
+// best: tf32 == 0, groups == 1, C >= 8, C <= 16, N * C * H * W >= 6000000,
+//       N * P * Q * K * C * R * S >= 20000000000
 // limits: The tensor cores' reads of shared memory: dy is read there three times for each tap. An infinity
 //       times an infinity is NaN.
 #define TERMS 2

@@ -167,7 +167,7 @@ def measure(file: Path, sets: Sequence[str], classes: Sequence[str], seconds: fl
                     continue
                 finally:
                     torch.cuda.empty_cache()
-                kept["made"] = f"{describe()}; torch {torch.__version__}; {datetime.date.today()}"
+                kept["made"] = f"{describe()}; {datetime.date.today()}"
                 file.write_text(json.dumps(kept, indent=1) + "\n")
                 print(name, precision, label, _line(rows[label]), flush=True)
 
@@ -220,16 +220,21 @@ def summary(rows: dict[str, Any]) -> str:
         ratios.append(max(ratio, 1.0) if not math.isnan(ratio) else 1.0)
     faster = sum(ratio > 1 for ratio in ratios)
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    means = f"The geometric mean is **{mean:.2f} times** cuDNN's speed on NCHW"
+    if faster == len(rows):
+        return f"a rung is faster than cuDNN on all {len(rows)} problems. {means}."
     return (
-        f"a rung is faster than cuDNN on {faster} of {len(rows)}. Where none is, cuDNN is taken: "
-        f"then the geometric mean is **{mean:.2f} times** cuDNN's speed."
+        f"a rung is faster than cuDNN on {faster} of {len(rows)} problems. {means}, "
+        "if cuDNN is taken for the others."
     )
 
 
 def markdown(kept: dict[str, Any], name: str) -> str:
     """Return the tables of a set, one for each class, and the conditions."""
     parts = []
-    for precision, rows in kept["rows"][name].items():
+    for precision in SETS[name]:
+        measured = kept["rows"][name].get(precision, {})
+        rows = {label: measured[label] for label, _ in problems_of(name) if label in measured}
         if rows:
             parts += [f"In {precision}, {summary(rows)}", laid(table(rows))]
     clocks = [

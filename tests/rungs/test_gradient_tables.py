@@ -15,15 +15,25 @@ pytestmark = pytest.mark.pure
 
 PAGE = KERNEL_DIR / "README.md"
 ROWS = {
-    "one": {
+    "square, data": {
         "rungs": {"20_a": 2.0, "20b_b": 1.0},
         "failures": {},
         "cudnn_ms": 4.0,
         "channels_last_ms": 0.5,
         "mhz": [1700.0, 1980.0],
     },
-    "two": {"rungs": {"20_a": 8.0}, "failures": {}, "cudnn_ms": 4.0, "mhz": [1800.0, 1900.0]},
-    "three": {"rungs": {}, "failures": {"20_a": "no"}, "cudnn_ms": 3.0, "mhz": [1800.0, 1900.0]},
+    "square, weight": {
+        "rungs": {"20_a": 8.0},
+        "failures": {},
+        "cudnn_ms": 4.0,
+        "mhz": [1800.0, 1900.0],
+    },
+    "rect, data": {
+        "rungs": {},
+        "failures": {"20_a": "no"},
+        "cudnn_ms": 3.0,
+        "mhz": [1800.0, 1900.0],
+    },
 }
 
 
@@ -50,7 +60,7 @@ def test_a_page_gets_a_table_for_each_class(tmp_path, monkeypatch) -> None:
     gradients.main(["write", str(page)])
     text = page.read_text()
     assert "In tf32, " in text and "In fp32, " not in text
-    assert "| one | 4 | 0.5 | 20b_b | 1 |" in text
+    assert "| square, data | 4 | 0.5 | 20b_b | 1 |" in text
     assert "SM clock 1700 to 1980 MHz; a GPU; torch 2; 2026-11-26." in text
 
 
