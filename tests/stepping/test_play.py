@@ -64,7 +64,11 @@ def test_the_order_respects_barriers_between_warps() -> None:
 @pytest.mark.pure
 def test_a_sample_has_the_first_executions_of_each_line() -> None:
     steps = in_order([step("load", 0, "shared", line=line) for line in (1, 2, 1, 1)])
-    assert [(s["line"], s["execution"]) for s in first_of_each(steps, 2)] == [(1, 0), (2, 0), (1, 1)]
+    assert [(s["line"], s["execution"]) for s in first_of_each(steps, 2)] == [
+        (1, 0),
+        (2, 0),
+        (1, 1),
+    ]
 
 
 @pytest.mark.pure
@@ -87,7 +91,9 @@ def test_a_bulk_load_is_pending_until_its_phase_was_waited_for() -> None:
     expect = step("mbarrier expect", details=state | {"missing_bytes": "64"})
     more = {"to": "s_x:0", "bytes": "64", "missing": "1", "missing_bytes": "0"}
     load = step("bulk load", details=state | more)
-    wait = step("mbarrier wait", details=state | {"phase": "1", "missing": "1", "missing_bytes": "0"})
+    wait = step(
+        "mbarrier wait", details=state | {"phase": "1", "missing": "1", "missing_bytes": "0"}
+    )
     steps = [expect, load, wait]
     add_pending(steps)
     assert steps[0]["pending"]["mbarriers"]["s_full:0"]["bytes"] == 64
