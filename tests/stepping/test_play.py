@@ -198,7 +198,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
     chrome = Chrome(options=options, service=ChromeService(driver))
     try:
         chrome.get(page.as_uri())
-        says = lambda: chrome.find_element(By.ID, "says").text  # noqa: E731
+        says = lambda: chrome.find_element(By.ID, "says").text
         body = chrome.find_element(By.TAG_NAME, "body")
         assert says().startswith("Step 1 of")
         body.send_keys(Keys.ARROW_RIGHT)
