@@ -89,7 +89,7 @@ def test_groups_of_copies_are_pending_until_the_wait() -> None:
 def test_a_bulk_load_is_pending_until_its_phase_was_waited_for() -> None:
     state = {"barrier": "s_full:0", "phase": "0", "arrivals": "1", "missing": "0"}
     expect = step("mbarrier expect", details=state | {"missing_bytes": "64"})
-    more = {"to": "s_x:0", "bytes": "64", "missing": "1", "missing_bytes": "0"}
+    more = {"to": "s_x:0", "bytes": "64", "now": "1", "missing": "1", "missing_bytes": "0"}
     load = step("bulk load", details=state | more)
     wait = step(
         "mbarrier wait", details=state | {"phase": "1", "missing": "1", "missing_bytes": "0"}
@@ -97,6 +97,7 @@ def test_a_bulk_load_is_pending_until_its_phase_was_waited_for() -> None:
     steps = [expect, load, wait]
     add_pending(steps)
     assert steps[0]["pending"]["mbarriers"]["s_full:0"]["bytes"] == 64
+    assert steps[1]["pending"]["mbarriers"]["s_full:0"]["phase"] == 1
     assert steps[1]["pending"]["bulk"] == ["64 B to s_x, until phase 0 of s_full:0 ends"]
     assert steps[2]["pending"]["bulk"] == []
     assert steps[2]["pending"]["mbarriers"]["s_full:0"]["phase"] == 1
