@@ -5,10 +5,11 @@ from pathlib import Path
 
 from ..core.arguments import several, whole
 from ..core.errors import ProblemError
-from ..core.kernel.kernel import Kernel, load
+from ..core.kernel.kernel import Kernel
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from ..profile.sampling import simulate
+from ..profile.warp_accesses import on_simulator, require_warp
 from .pending import add_pending
 from .playback import MOST_KB, Playback
 from .steps import in_order
@@ -59,7 +60,7 @@ def play(
     --------
     >>> convlab.play("03_smem_tile", "N=1,C=4,H=12,W=34,K=8,R=3,S=3", warp=0)
     """
-    kernel = kernel.on("sim") if isinstance(kernel, Kernel) else load(kernel, engine="sim")
+    kernel = on_simulator(kernel)
     problem = named_problem(problem)
     block = _block(block)
     most_kb = whole(most_kb, "most_kb", least=50)
@@ -78,12 +79,7 @@ def play(
             f"{chosen['kernel']} has no block {block}: its grid is {tuple(chosen['grid'])}; "
             "give a block inside it, or another launch"
         )
-    threads = chosen["block"][0] * chosen["block"][1] * chosen["block"][2]
-    warps = -(-threads // 32)
-    if warp is not None and warp >= warps:
-        raise ProblemError(
-            f"a block of {chosen['kernel']} has {warps} warps: give a number below {warps}, not {warp}"
-        )
+    require_warp([chosen], warp, chosen["kernel"])
     steps = in_order([step for step in trace.executions if step["launch"] == number])
     if not steps:
         raise ProblemError(

@@ -122,6 +122,11 @@ def test_an_invalid_transposed_convolution_is_refused(arguments, message):
         Problem.transposed(*arguments)
 
 
+def test_a_problem_with_an_unknown_computation_is_refused_at_once():
+    with pytest.raises(ProblemError, match="no computes 'gradient': choose from forward"):
+        Problem(N=1, C=1, H=3, W=3, K=1, R=1, S=1, computes="gradient")
+
+
 def test_a_gradient_has_no_epilogue_and_keeps_its_name():
     conv = problem("wide bias relu").computing("data gradient")
     assert conv.epilogue == () and conv.label == "wide bias relu, data gradient"
