@@ -14,7 +14,9 @@ def test_sections_and_figures_are_slides_and_code_is_left_out() -> None:
     assert kinds[0] == "slide" and kinds.count("slide") >= 8 and kinds.count("subslide") >= 8
     for cell, kind in zip(notebook.cells, kinds, strict=True):
         if kind == "subslide":
-            assert any({"image/png", "text/html"} & set(out.get("data", {})) for out in cell.outputs)
+            assert any(
+                {"image/png", "text/html"} & set(out.get("data", {})) for out in cell.outputs
+            )
         if "exercise" in cell.metadata.get("tags", []) or "google.colab" in cell.source:
             assert kind == "skip"
 
