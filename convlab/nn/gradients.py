@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.kernel.call import problem_of_call
 from ..core.kernel.cuda import CUDA
-from ..core.kernel.data import is_plain
+from ..core.kernel.data import is_plain, require_memory
 from ..core.kernel.kernel import Kernel
 from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
@@ -63,7 +63,8 @@ def _may_compute(*tensors: Tensor) -> bool:
 
 def _computed(kernel: Kernel, problem: Problem, tensors: tuple[Tensor, Tensor]) -> Tensor:
     """Return a gradient in torch's memory order."""
-    return kernel.compute(kernel.asked(problem), *tensors, None).contiguous()
+    require_memory(*tensors, None)
+    return kernel.again(problem.computing(kernel.computes), *tensors, None).contiguous()
 
 
 @functools.lru_cache(512)

@@ -73,6 +73,19 @@ class Cuda:
             launch()
         return launch.y
 
+    def repeats(self, kernel: Runnable) -> bool:
+        """Return whether `again` can replace the next `compute` of the same problem.
+
+        It cannot for a kernel that prints, or while a graph is captured, which skips the rehearsal.
+        """
+        return not _is_recorded() and not _prints(kernel.source or "")
+
+    def again(self, kernel: Runnable, build: Build, problem: Problem, inputs: Inputs) -> Tensor:
+        """Run a build that has computed this problem for inputs of the same alignments."""
+        launch = CudaLaunch(kernel, build, problem, inputs, empty)
+        launch()
+        return launch.y
+
     def interrupt(self) -> None:
         """Do nothing: a launch on the GPU cannot be stopped."""
 
