@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.kernel.call import problem_of_call
 from ..core.kernel.cuda import CUDA
-from ..core.kernel.data import is_plain
+from ..core.kernel.data import is_plain, require_memory
 from ..core.kernel.kernel import Kernel
 from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
@@ -35,23 +36,25 @@ def own_gradients(
     Parameters
     ----------
     dy, x, w : the gradient of y, and the forward pass's inputs.
-    options : stride, padding, dilation and groups.
+    options : stride, padding, dilation (pairs) and groups.
     kernel : the layer's kernel: a gradient is of its precision class or a more accurate one.
     needed : whether x and w need a gradient.
     """
     if not _may_compute(dy, x, w):
         return None, None
-    stride, padding, dilation, groups = options
-    problem = Problem.from_shapes(x.shape, w.shape, None, stride, padding, dilation, groups)
+    _, problem = problem_of_call(x, w, None, (*options, False))
     precision = kernel.precision if isinstance(kernel, (Runnable, Auto)) else "fp32"
     wanted = ((DATA_GRADIENT, needed[0], (dy, w)), (WEIGHT_GRADIENT, needed[1], (x, dy)))
     found = []
     for computation, is_needed, tensors in wanted:
-        kernel = None
-        if is_needed:
-            kernel = gradient_kernel(problem.computing(computation.name), precision)
-        found.append(None if kernel is None else _computed(kernel, problem, tensors))
+        gradient = _computing(problem, computation.name)
+        kernel = gradient_kernel(gradient, precision) if is_needed else None
+        found.append(None if kernel is None else _computed(kernel, gradient, tensors))
     return found[0], found[1]
+
+
+# A layer asks in every step of training.
+_computing = functools.lru_cache(1024)(Problem.computing)
 
 
 def _may_compute(*tensors: Tensor) -> bool:
@@ -63,9 +66,8 @@ def _may_compute(*tensors: Tensor) -> bool:
 
 def _computed(kernel: Kernel, problem: Problem, tensors: tuple[Tensor, Tensor]) -> Tensor:
     """Return a gradient in torch's memory order."""
-    launch = kernel.prepare(kernel.asked(problem), *tensors)
-    launch()
-    return launch.y.contiguous()
+    require_memory(*tensors, None)
+    return kernel.again(problem, *tensors, None).contiguous()
 
 
 @functools.lru_cache(512)

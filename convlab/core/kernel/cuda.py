@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -56,17 +57,33 @@ class Cuda:
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> Launch:
         """Load the library in the worker process first; then allocate y, workspace and plan."""
+        build = kernel.build()
         with torch.cuda.device(inputs[0].device):
-            runner().rehearse(kernel, None)
-        return CudaLaunch(kernel, problem, inputs, allocate)
+            runner().rehearse(kernel, build, None)
+        return CudaLaunch(kernel, build, problem, inputs, allocate)
 
     def compute(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Tensor:
         """Run a kernel once, and pass its printf output to Python's output."""
-        runner().rehearse(kernel, problem, *inputs)
+        # The build that was rehearsed is the one that runs, whatever is edited meanwhile.
+        build = kernel.build()
+        runner().rehearse(kernel, build, problem, *inputs)
         shows_output = _prints(kernel.source or "") and not _is_recorded()
         with _printed() if shows_output else contextlib.nullcontext():
-            launch = self.prepare(kernel, problem, inputs, empty)
+            launch = CudaLaunch(kernel, build, problem, inputs, empty)
             launch()
+        return launch.y
+
+    def repeats(self, kernel: Runnable) -> bool:
+        """Return whether `again` can replace the next `compute` of the same problem.
+
+        It cannot for a kernel that prints, or while a graph is captured, which skips the rehearsal.
+        """
+        return not _is_recorded() and not _prints(kernel.source or "")
+
+    def again(self, kernel: Runnable, build: Build, problem: Problem, inputs: Inputs) -> Tensor:
+        """Run a build that has computed this problem for inputs of the same alignments."""
+        launch = CudaLaunch(kernel, build, problem, inputs, empty)
+        launch()
         return launch.y
 
     def interrupt(self) -> None:
@@ -80,14 +97,17 @@ class CudaLaunch(Launch):
     """A kernel's launch on a GPU: a call starts it on torch's current stream and does not wait."""
 
     def __init__(
-        self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
+        self,
+        kernel: Runnable,
+        build: Build,
+        problem: Problem,
+        inputs: Inputs,
+        allocate: Allocate,
     ) -> None:
         # The base class keeps the tensors alive, and so the memory behind the pointers.
         super().__init__(kernel, problem, inputs)
-        self._entry = abi.EntryPoints(
-            str(kernel.build().library), abi.integers(problem.variables())
-        )
-        with torch.cuda.device(inputs[0].device):
+        self._entry = _entry_points(build.library, problem)
+        with _on(inputs[0].device):
             self._allocate(allocate)
             self.prepare_filter()
 
@@ -104,7 +124,7 @@ class CudaLaunch(Launch):
             self._enter(self._entry.prepare, _address(self.inputs[1]), _address(self.plan))
 
     def _enter(self, entry_point, *arguments: int | None) -> None:
-        with torch.cuda.device(self.y.device):
+        with _on(self.y.device):
             error = entry_point(*arguments, torch.cuda.current_stream().cuda_stream)
         if error:
             name = self.runnable.name
@@ -147,6 +167,19 @@ class CudaLaunch(Launch):
                 "lower load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
                 kind="out of memory",
             ) from error
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Make a GPU the current one; do nothing if it is, because torch's switch takes longer."""
+    if device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
+
+
+# A layer calls the same library for the same problem again and again.
+@functools.lru_cache(1024)
+def _entry_points(library: Path, problem: Problem) -> abi.EntryPoints:
+    return abi.EntryPoints(str(library), abi.integers(problem.variables()))
 
 
 def _address(tensor: Tensor | None) -> int | None:
