@@ -41,11 +41,12 @@ _LACKING = (
     ),
     re.compile(r".class at::(?P<owner>Tensor).* has no member .(?P<name>\w+)"),
     re.compile(
-        r".(?P<name>\w+). (?:is not a member of|in namespace) .(?P<owner>(?:torch|at|c10)(?:::\w+)*)"
+        r".(?P<name>\w+). (?:is not a member of|in namespace) .(?P<owner>(?:torch|at|c10|pybind11)(?:::\w+)*)"
     ),
     re.compile(
-        r"(?:namespace|name followed by).*.(?P<owner>torch|at|c10)\S* has no member .(?P<name>\w+)"
+        r"(?:namespace|name followed by).*.(?P<owner>torch|at|c10|pybind11)\S* has no member .(?P<name>\w+)"
     ),
+    re.compile(r".(?P<name>(?:py|pybind11)::\w+). has not been declared"),
     re.compile(r"(?P<name>(?:torch|ATen|c10|pybind11)/[\w./]+): No such file"),
     re.compile(r"cannot open source file .(?P<name>(?:torch|ATen|c10|pybind11)/[\w./]+)"),
     re.compile(r"incomplete type .*adopt::From<(?P<name>.+?)>"),

@@ -34,7 +34,7 @@ from .calls import Calls
 from .extension import WITH_TORCH, Extension
 from .mistake import Mistake
 from .precision import Truth, compare
-from .shapes import SIZED, Case, OnDevice, Task, variations
+from .shapes import SIZED, Case, OnDevice, Task, listed, variations
 
 Emit = Callable[[dict[str, Any]], None]
 # Operations of a case, by engine: on the simulator about a second.
@@ -43,6 +43,10 @@ _BUDGETS = {"sim": 1_500_000, "cuda": 50_000_000}
 _WARM = 3
 _TIMED = 21
 _FLUSHED_BYTES = 256 << 20
+# The most that is added to each weight for a call with other weights.
+_WEIGHT_STEP = 0.25
+# Inputs times this are past float16's range, and far from the ends of float32's.
+_PAST_HALF = 2.0**17
 # Operators that do the work which a kernel should do.
 _HEAVY = {
     "convolution",
@@ -146,9 +150,10 @@ class Session:
         return Mistake(
             found.kind,
             line,
-            f"{found.kind}: {found.text}{where}",
+            f"{found.kind}: {found.text.replace(_SIMULATED_STREAM, 'the current stream')}{where}",
             fault(found.kind).advice,
-            found.error,
+            # Of a kernel of ours it is a warning: there a rule of the contract; here a race with Model.
+            found.error or found.kind == "wrong stream",
         )
 
     def line_of(self, error: BaseException) -> int:
@@ -437,21 +442,55 @@ def _as_asked(session: Session, task: Task, space: Mapping[str, Any], case: Case
     ok &= _own_work(session, reference, answer, inputs)
     if ok:
         ok &= _other_numbers(session, reference, answer, inputs, task, case)
+    if ok and compared.precision == "tf32":
+        ok &= _has_range(session, task, reference, answer, case)
     for finding in session.calls.findings:
         if finding.kind in ("race", "uninitialised read", "wrong stream", "written twice"):
             session.mistake(session.finding(finding))
+            ok &= finding.kind != "wrong stream"
     session.emit({"as asked": bool(ok)})
     return bool(ok)
+
+
+def _has_range(session: Session, task: Task, reference: Any, answer: Any, case: Case) -> bool:
+    """Return whether an answer with TF32's error has its range too; float16 has the same error."""
+    inputs = [
+        each * _PAST_HALF if isinstance(each, Tensor) and each.is_floating_point() else each
+        for each in session.inputs(task, case, 5)
+    ]
+    truth = Truth.of(reference, inputs, session.apply)
+    plain = [each for each in listed(session.apply(reference, inputs)) if isinstance(each, Tensor)]
+    if not all(each.isfinite().all() for each in plain):
+        return True
+    result = _attempt(session, "with large inputs", session.answered, answer, inputs)
+    compared = compare(result, truth)
+    if not compared.kind:
+        return True
+    text = (
+        f"it has float16's precision: its error is that of TF32, and with inputs {_PAST_HALF:,.0f} "
+        f"times as large, in float32's range, {compared.text}"
+    )
+    session.mistake(Mistake("too imprecise", _line_of_class(session), text, _NO_HALF))
+    return False
+
+
+_NO_HALF = "compute in float32 or TF32; or say in the task that float16 is allowed"
+# How the simulator names the stream of a call.
+_SIMULATED_STREAM = "conv2d's last argument"
+
+
+def _line_of_class(session: Session) -> int:
+    node = session.answer.classes.get("ModelNew")
+    return node.lineno if node else 0
 
 
 def _compared(session: Session, compared: Any, when: str) -> bool:
     """Emit what is incorrect in a comparison; return whether nothing is."""
     if not compared.kind:
         return True
-    node = session.answer.classes.get("ModelNew")
-    line = node.lineno if node else 0
     text = f"{compared.text}{when}"
-    session.mistake(Mistake(compared.kind, line, text, fault(compared.kind).advice))
+    advice = fault(compared.kind).advice
+    session.mistake(Mistake(compared.kind, _line_of_class(session), text, advice))
     return False
 
 
@@ -477,9 +516,11 @@ def _other_numbers(
         return False
     if not any(True for _ in answer.parameters()):
         return True
+    torch.manual_seed(4)
     with torch.no_grad():
         for parameter in reference.parameters():
-            parameter.mul_(-0.5)
+            # A bias may begin as zero, which no factor changes.
+            parameter.mul_(-0.5).add_(_WEIGHT_STEP * torch.rand_like(parameter))
     if not _copy_weights(reference, answer):
         return True
     truth = Truth.of(reference, inputs, session.apply)
@@ -489,7 +530,6 @@ def _other_numbers(
 
 def _depends(session: Session) -> bool:
     """Return False if no kernel loads anything; Model's output is the same for all inputs."""
-    node = session.answer.classes.get("ModelNew")
     loads = session.calls.counters.get("global_load_requests")
     text = (
         "Model's output is the same for all inputs, so the task cannot show that the work is done"
@@ -497,7 +537,7 @@ def _depends(session: Session) -> bool:
     if loads == 0:
         text = "no kernel reads its inputs; that is correct only because Model's output is constant"
     todo = "compute what Model computes; or choose a task whose output depends on its inputs"
-    session.mistake(Mistake("cheat", node.lineno if node else 0, text, todo, error=loads == 0))
+    session.mistake(Mistake("cheat", _line_of_class(session), text, todo, error=loads == 0))
     return loads != 0
 
 
