@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -17,7 +18,8 @@ from ..core import rooms
 from ..core.errors import BuildError, ProblemError
 from ..core.faults import CORRECT, INCORRECT, NOT_RUN, NOT_SIMULATED, OUT_OF_TIME, heaviest
 from ..core.kernel.engine import engine_name
-from .answer import PYTHON, TEXTS, Answer, read
+from . import tunables as known
+from .answer import PYTHON, TEXTS, Answer, Text, read
 from .diagnose import diagnose
 from .extension import WITH_TORCH
 from .mistake import Mistake, described
@@ -77,7 +79,10 @@ class Adoption:
     lines : the memory traffic of the first call by source line, on the simulator.
     launches, operators : kernels launched by one call, and torch's operators that compute.
     notes : limits of this judgement.
-    seconds : the time of the builds, and of the whole.
+    seconds : the time of the builds ("build") and of the whole ("total"); in the answer's process,
+        the time until the file was "loaded", until the "first call", until the verdict "as asked"
+        was known, and until the answer was "timed".
+    extensions : what was built: an `Extension` for each ``load_inline``.
     times : median times in ms on a GPU: "answer" and "model"; empty without one.
     """
 
@@ -100,6 +105,7 @@ class Adoption:
     operators: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    extensions: tuple[Any, ...] = ()
     times: Mapping[str, float] = field(default_factory=dict)
 
     nothing_ran = False
@@ -183,9 +189,10 @@ def adopt(
     reference: str | Path | None = None,
     *,
     engine: str = "auto",
-    simulate: bool = True,
+    simulate: bool | None = True,
     general: bool = True,
     time_limit: float = SECONDS,
+    tunables: Mapping[str, int] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Adoption:
     """Diagnose, build and judge somebody else's kernel in KernelBench's form.
@@ -201,10 +208,14 @@ def adopt(
     engine : "cuda": the GPU, at the task's own sizes, and the simulator after it if the GPU finds
         nothing wrong. "sim": only the simulator, on inputs that are scaled down. "auto": the GPU if
         there is one.
-    simulate : on a GPU: whether the simulator looks for races and accesses out of bounds, too.
+    simulate : on a GPU: whether the simulator looks for races and accesses out of bounds, too. False
+        is an error without a GPU, None is not.
     general : whether to vary shapes and arguments after the task's own.
     time_limit : of the process, in seconds; builds do not count.
-    progress : called with a word for each stage.
+    tunables : values for whole numbers that its CUDA code defines once by name, such as
+        ``#define TILE 16``.
+    progress : called with a word for each stage; then the verdict as asked is also printed on
+        stderr, before other shapes are tried.
 
     Returns
     -------
@@ -214,7 +225,7 @@ def adopt(
     Raises
     ------
     ProblemError
-        A file cannot be read, or has no Python code.
+        A file cannot be read, or has no Python code, or no such tunable.
     BuildError
         The engine is not available.
 
@@ -227,6 +238,9 @@ def adopt(
     tell = progress or (lambda stage: None)
     answer = read(valid.path(path, "answer"))
     task = read(valid.path(reference, "reference")) if reference is not None else answer
+    values = dict(valid.tunables(tunables or {}))
+    if values:
+        known.require(answer, values)
     tell("diagnosis")
     mistakes = diagnose(answer, task)
     adoption = Adoption(answer, mistakes=tuple(mistakes))
@@ -239,7 +253,7 @@ def adopt(
             seconds={"total": time.perf_counter() - started},
         )
     name = _engine(engine)
-    if name == "sim" and not simulate:
+    if name == "sim" and simulate is False:
         raise ProblemError(
             "simulate=False (--no-simulate) is for a judgement on a GPU, but here the answer runs on "
             'the simulator: leave it out, or use engine="cuda" on a machine with a GPU'
@@ -250,12 +264,14 @@ def adopt(
         "engine": name,
         "general": general,
         "seconds": 0.8 * time_limit,
+        "values": values,
+        "told": progress is not None,
     }
     adoption = _judged(replace(adoption, engine=name), spec, time_limit, tell)
     if name == "cuda" and simulate and adoption.as_asked and "sim" in rooms.names("engine"):
         tell("simulator")
         adoption = _with_simulator(
-            adoption, {**spec, "engine": "sim", "general": False}, time_limit
+            adoption, {**spec, "engine": "sim", "general": False, "told": False}, time_limit
         )
     seconds = {**adoption.seconds, "total": time.perf_counter() - started}
     return replace(adoption, seconds=seconds)
@@ -301,6 +317,7 @@ def _judged(
     from . import extension
 
     built = Built()
+    _build_ahead(spec, built)
     try:
         reply = _with_builds("run", spec, limit, tell, built)
     except BuildError as error:
@@ -312,19 +329,26 @@ def _judged(
             builds=verdict,
             as_asked=verdict,
         )
-    return replace(_reported(adoption, reply), seconds={"build": built.seconds})
+    reported = _reported(adoption, reply)
+    return replace(
+        reported,
+        seconds={"build": built.seconds, **reported.seconds},
+        extensions=tuple(built.extensions.values()),
+    )
 
 
 @dataclass
 class Built:
-    """The builds of one answer: the path of each library by its extension's digest; the seconds."""
+    """The builds of one answer, by digest: the extensions, their libraries' paths; the seconds."""
 
+    extensions: dict[str, Any] = field(default_factory=dict)
     libraries: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, BuildError] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 # What `run_confined` has built, by the answer's text and engine.
-_BUILT: dict[tuple[str, str], Built] = {}
+_BUILT: dict[tuple[str, ...], Built] = {}
 
 
 def run_confined(function: str, spec: Mapping[str, Any], limit: float) -> dict[str, Any]:
@@ -341,7 +365,7 @@ def run_confined(function: str, spec: Mapping[str, Any], limit: float) -> dict[s
     BuildError
         An extension does not build.
     """
-    key = (spec["answer"].whole, spec["engine"])
+    key = (spec["answer"].whole, spec["engine"], repr(spec.get("values")))
     built = _BUILT.setdefault(key, Built())
     for digest, library in list(built.libraries.items()):
         # `cache clear` removes libraries.
@@ -377,21 +401,56 @@ def _with_builds(
         if not needs:
             return reply
         tell("build")
-        wanted = _extension_of(spec["answer"], needs[-1])
-        try:
-            build = wanted.build(spec["engine"])
-        except BuildError as error:
-            if spec["engine"] == "sim" or error.kind != "not simulated":
-                raise
-            # With a GPU there are torch's own headers; the child builds with them, for a minute.
-            built.libraries[wanted.digest] = WITH_TORCH
-            continue
-        built.seconds += build.seconds
-        built.libraries[wanted.digest] = str(build.library)
+        wanted = _extension_of(spec["answer"], needs[-1], spec.get("values") or {})
+        if wanted.digest not in built.errors:
+            _build(wanted, spec["engine"], built)
+        if error := built.errors.get(wanted.digest):
+            raise error
     raise BuildError(f"{spec['answer'].path.name} loads more than {_MOST_BUILDS} extensions")
 
 
-def _extension_of(answer: Answer, needs: Mapping[str, Any]) -> Any:
+def _build_ahead(spec: Mapping[str, Any], built: Built) -> None:
+    """Build what the calls of ``load_inline`` in the file name, while the process imports torch.
+
+    An extension whose sources are not constant is built when the process asks for it.
+    """
+    from .extension import Extension
+
+    _process().start()
+    answer = spec["answer"]
+    for call in answer.calls:
+        cpp = call.source("cpp_sources")
+        cuda = call.source("cuda_sources")
+        is_known = cpp is not None and (cuda is not None or "cuda_sources" not in call.arguments)
+        lists = [call.values.get(key, ()) for key in ("extra_cflags", "extra_cuda_cflags")]
+        texts = [each for values in lists for each in (values or ())]
+        if not is_known or not all(isinstance(each, Text) for each in texts):
+            continue
+        flags = [each.text for each in texts]
+        sources = [each.text if each else "" for each in (cpp, cuda)]
+        values = spec.get("values") or {}
+        wanted = Extension.of(answer, *sources, call.functions or (), flags, call.line, values)
+        if wanted.digest not in built.libraries:
+            _build(wanted, spec["engine"], built)
+
+
+def _build(wanted: Any, engine: str, built: Built) -> None:
+    """Build an extension, and record its library or its error."""
+    try:
+        build = wanted.build(engine)
+    except BuildError as error:
+        if engine == "sim" or error.kind != "not simulated":
+            built.errors[wanted.digest] = error
+        else:
+            # With a GPU there are torch's own headers; the child builds with them, for a minute.
+            built.libraries[wanted.digest] = WITH_TORCH
+        return
+    built.seconds += build.seconds
+    built.libraries[wanted.digest] = str(build.library)
+    built.extensions[wanted.digest] = wanted
+
+
+def _extension_of(answer: Answer, needs: Mapping[str, Any], values: Mapping[str, int]) -> Any:
     """Return the extension that a child needs; raise ProblemError if its message is not valid."""
     from .extension import Extension
 
@@ -401,7 +460,7 @@ def _extension_of(answer: Answer, needs: Mapping[str, Any]) -> Any:
     is_text = all(isinstance(each, str) for each in (*texts, *names, *(lists[1] or ())))
     if not is_text or not all(re.fullmatch(r"\w+", name) for name in names):
         raise ProblemError(f"{answer.path.name}: load_inline gets arguments that are no strings")
-    return Extension.of(answer, *texts, *lists, int(needs.get("line") or 1))
+    return Extension.of(answer, *texts, *lists, int(needs.get("line") or 1), values)
 
 
 def _ask(function: str, spec: Mapping[str, Any], limit: float) -> dict[str, Any]:
@@ -436,7 +495,8 @@ def _process() -> Any:
 
     if not _PROCESS:
         script = Path(__file__).with_name("process.py")
-        _PROCESS.append(child.Child(script, options=["-P"]))
+        path = json.dumps([*map(os.path.abspath, sys.path)])
+        _PROCESS.append(child.Child(script, path, options=["-P"]))
     return _PROCESS[0]
 
 
@@ -451,6 +511,7 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
     mistakes = list(adoption.mistakes)
     tried = []
     notes = []
+    clock: dict[str, float] = {}
     for piece in reply["pieces"]:
         if "mistake" in piece:
             mistakes.append(Mistake(**piece["mistake"]))
@@ -458,6 +519,8 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
             tried.append(
                 Tried(piece["case"], piece["knobs"], piece["result"], piece["line"], piece["text"])
             )
+        elif "clock" in piece:
+            clock |= piece["clock"]
         elif piece.get("unconfined"):
             notes.append(f"not confined on this machine: {'; '.join(piece['unconfined'])}")
         else:
@@ -499,6 +562,7 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
         launches=found.get("launches", 0),
         operators=tuple(found.get("torch", ())),
         times=found.get("times", {}),
+        seconds=clock,
         notes=tuple(notes),
     )
 

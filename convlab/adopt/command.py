@@ -102,7 +102,9 @@ class AdoptCommand(Command):
         if len(arguments.answers) == 1:
             from .table import judge_one
 
-            yield judge_one(Path(arguments.answers[0]), arguments.reference, _options(arguments))
+            # With progress, the verdict as asked is shown before the other shapes are tried.
+            options = {**_options(arguments), "progress": lambda stage: None}
+            yield judge_one(Path(arguments.answers[0]), arguments.reference, options)
             return
         from .table import judge_all
 

@@ -86,6 +86,7 @@ class Session:
     answer, reference : the files.
     engine : "sim" or "cuda".
     libraries : the path of each build, by its extension's digest.
+    values : those of tunables that differ from the file.
     """
 
     def __init__(
@@ -95,17 +96,25 @@ class Session:
         reference: Answer,
         engine: str,
         libraries: Mapping[str, str],
+        values: Mapping[str, int],
     ) -> None:
         self.emit = emit
         self.answer = answer
         self.reference = reference
         self.engine = engine
         self.libraries = libraries
+        self.values = values
         self.device = "cpu" if engine == "sim" else "cuda"
+        self.started = time.perf_counter()
         self.calls = Calls()
         # The extension that is missing, also if the answer caught the exception.
         self.missing: dict[str, Any] | None = None
         self.seen: set[tuple[str, int, str]] = set()
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the judgement began."""
+        return time.perf_counter() - self.started
 
     # ---- emitting ------------------------------------------------------------------------------
 
@@ -210,7 +219,7 @@ class Session:
             "flags": [*(given["extra_cflags"] or ()), *(given["extra_cuda_cflags"] or ())],
             "line": line,
         }
-        extension = extension_of(self.answer, spec)
+        extension = extension_of(self.answer, spec, self.values)
         library = self.libraries.get(extension.digest)
         if library is None:
             self.missing = spec
@@ -283,9 +292,10 @@ def run(emit: Emit, spec: Mapping[str, Any]) -> None:
     Parameters
     ----------
     emit : gets the pieces.
-    spec : ``answer`` and ``reference``, ``engine``, ``libraries``, ``general``, ``seconds``.
+    spec : ``answer`` and ``reference``, ``engine``, ``libraries``, ``general``, ``seconds``, and
+        perhaps ``values`` of tunables.
     """
-    session = Session(emit, spec["answer"], spec["reference"], spec["engine"], spec["libraries"])
+    session = _session(emit, spec)
     try:
         _judge(session, spec)
     except NeedsBuild:
@@ -294,15 +304,20 @@ def run(emit: Emit, spec: Mapping[str, Any]) -> None:
         pass
 
 
+def _session(emit: Emit, spec: Mapping[str, Any]) -> Session:
+    parts = [spec[key] for key in ("answer", "reference", "engine", "libraries")]
+    return Session(emit, *parts, spec.get("values", {}))
+
+
 def convolve(emit: Emit, spec: Mapping[str, Any]) -> None:
     """Run an answer once as a convolution; emit y, the counts and the findings.
 
     Parameters
     ----------
     emit : gets the pieces.
-    spec : ``answer``, ``engine``, ``libraries``, ``arguments`` of ModelNew, and ``tensors`` x, w, bias.
+    spec : as for `run`, with the ``arguments`` of ModelNew, and ``tensors`` x, w, bias.
     """
-    session = Session(emit, spec["answer"], spec["answer"], spec["engine"], spec["libraries"])
+    session = _session(emit, spec)
     x, w, bias = spec["tensors"]
     try:
         try:
@@ -346,6 +361,7 @@ def _judge(session: Session, spec: Mapping[str, Any]) -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
     space = _attempt(session, "while the file is loaded", session.execute, session.answer)
+    session.emit({"clock": {"loaded": session.elapsed}})
     own = spec["reference"].path == spec["answer"].path
     task_space = space if own else session.execute(spec["reference"])
     session.emit({"builds": True})
@@ -361,8 +377,13 @@ def _judge(session: Session, spec: Mapping[str, Any]) -> None:
             case = _halved(session, task, case)
     if not ok:
         raise Stop
+    if spec.get("told"):
+        what = "on scaled-down inputs" if session.engine == "sim" else "with the task's shapes"
+        text = f"{session.answer.path.name}: correct as asked, {what}; other shapes follow"
+        session.emit({"told": text})
     if session.engine == "cuda":
         _time(session, task, space, case)
+        session.emit({"clock": {"timed": session.elapsed}})
     if spec["general"]:
         small = task.scaled(case, _BUDGETS[session.engine])
         if small is not None:
@@ -436,6 +457,7 @@ def _as_asked(session: Session, task: Task, space: Mapping[str, Any], case: Case
     compared, (reference, answer), inputs = _attempt(
         session, "with the task's shapes", session.trial, task, space, case
     )
+    session.emit({"clock": {"first call": session.elapsed}})
     ok = _compared(session, compared, "")
     session.emit({"precision": compared.precision, "error": compared.error})
     _emit_calls(session)
@@ -449,6 +471,7 @@ def _as_asked(session: Session, task: Task, space: Mapping[str, Any], case: Case
             session.mistake(session.finding(finding))
             ok &= finding.kind != "wrong stream"
     session.emit({"as asked": bool(ok)})
+    session.emit({"clock": {"as asked": session.elapsed}})
     return bool(ok)
 
 
@@ -638,10 +661,10 @@ def _outcome(session: Session, task: Task, space: Mapping[str, Any], case: Case)
 _original = cpp_extension.load_inline
 
 
-def extension_of(answer: Answer, spec: Mapping[str, Any]) -> Extension:
+def extension_of(answer: Answer, spec: Mapping[str, Any], values: Mapping[str, int]) -> Extension:
     """Return the extension for the arguments that a child emitted."""
     return Extension.of(
-        answer, spec["cpp"], spec["cuda"], spec["exports"], spec["flags"], spec["line"]
+        answer, spec["cpp"], spec["cuda"], spec["exports"], spec["flags"], spec["line"], values
     )
 
 
