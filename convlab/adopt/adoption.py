@@ -37,6 +37,19 @@ _NO_VERDICT = {
     "memory": NOT_RUN,
     "out of time": OUT_OF_TIME,
 }
+# Mistakes that an answer for the task's own sizes makes with others.
+_OF_OTHER_SIZES = {
+    "global out of bounds",
+    "shared out of bounds",
+    "python",
+    "form",
+    "wrong result",
+    "never written",
+    "uninitialised read",
+    "too imprecise",
+}
+# A smaller constant is rarely a size.
+_LEAST_SIZE = 24
 # The most extensions of one answer.
 _MOST_BUILDS = 16
 
@@ -542,6 +555,11 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
     if builds is None and as_asked is False and not any(each.kind == "python" for each in mistakes):
         builds = adoption.builds
     notes += _notes(found)
+    narrow = _narrow(adoption.answer, found) if as_asked is False else ""
+    if narrow and {each.kind for each in mistakes if each.error} <= _OF_OTHER_SIZES:
+        # The task's own sizes did not run.
+        as_asked = None
+        notes.append(narrow)
     from .limits import supports
 
     return replace(
@@ -549,7 +567,7 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
         mistakes=_sorted(mistakes),
         builds=builds,
         as_asked=as_asked,
-        in_general=_in_general(as_asked, tried),
+        in_general=False if narrow else _in_general(as_asked, tried),
         precision=found.get("precision", ""),
         error=found.get("error"),
         tried=tuple(tried),
@@ -564,6 +582,20 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
         times=found.get("times", {}),
         seconds=clock,
         notes=tuple(notes),
+    )
+
+
+def _narrow(answer: Answer, found: Mapping[str, Any]) -> str:
+    """Return a note if a file has sizes of the task as constants that were scaled down; else ""."""
+    scaled = {size for shape in found.get("scaled", ()) for size in shape}
+    changed = {size for shape in found.get("whole", ()) for size in shape} - scaled
+    constants = known.lines_of_sizes(answer, {size for size in changed if size >= _LEAST_SIZE})
+    if not constants:
+        return ""
+    shown = [f"line {line}: {name} = {value}" for name, (line, value) in constants.items()]
+    return (
+        f"the task's own sizes are constants here ({'; '.join(shown[:3])}), and the simulator's inputs are "
+        "smaller: only a GPU can show whether it is right for the task's own sizes"
     )
 
 

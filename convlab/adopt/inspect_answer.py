@@ -30,7 +30,6 @@ _FUNCTIONS = {
     "registers": "registers",
     "shared": "shared B",
     "spill_bytes": "spills B",
-    "blocks_per_sm": "blocks/SM",
     "occupancy": ("occupancy", "{:.0%}"),
     "limited_by": "limited by",
 }
@@ -58,7 +57,7 @@ class AnswerInspection(Result):
     adoption : the judgement as asked, with the simulator's counts.
     gpu : the GPU that registers and occupancy are for.
     frame : one row for each kernel: function, launches, grid, block, registers, shared (bytes of a
-        block), spill_bytes, blocks_per_sm, occupancy, limited_by.
+        block), spill_bytes, occupancy, limited_by.
     lines : one row for each source line, memory and access: line, space, kind, requests, units
         (sectors or wavefronts), each and least (units per request), share, source.
     notes : what is missing, and how the inputs were scaled down.

@@ -41,6 +41,18 @@ def tunables(answer: Answer) -> dict[str, int]:
     return {name: value for name, value in found.items() if name not in repeated}
 
 
+def lines_of_sizes(answer: Answer, sizes: set[int]) -> dict[str, tuple[int, int]]:
+    """Return the constants whose value is one of these sizes: for each name its line and value."""
+    found = {}
+    for call in answer.calls:
+        for key in ("cpp_sources", "cuda_sources"):
+            source = call.source(key)
+            for name, start, _, value in _places(source.text) if source else ():
+                if value in sizes:
+                    found[name] = (source.line_at(start), value)
+    return found
+
+
 def require(answer: Answer, values: Mapping[str, int]) -> None:
     """Raise ProblemError for names that are no tunables of an answer."""
     known = tunables(answer)
