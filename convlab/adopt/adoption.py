@@ -141,6 +141,8 @@ class Adoption:
         if self.ok:
             return CORRECT
         kinds = [each.kind for each in self.mistakes if each.error]
+        if not kinds and self.as_asked is None:
+            return NOT_RUN
         if kinds and all(kind in _NO_VERDICT for kind in kinds):
             return heaviest([_NO_VERDICT[kind] for kind in kinds])
         return INCORRECT
@@ -257,6 +259,8 @@ def adopt(
     tell("diagnosis")
     mistakes = diagnose(answer, task)
     adoption = Adoption(answer, mistakes=tuple(mistakes))
+    if any(each.kind == "not run" for each in mistakes):
+        return adoption
     if any(each.error and each.kind in _FATAL for each in mistakes):
         return replace(
             adoption,
@@ -659,6 +663,8 @@ def _text(adoption: Adoption, verbose: bool) -> list[str]:
     heading = {CORRECT: "correct as asked", INCORRECT: "INCORRECT"}.get(
         adoption.outcome, adoption.outcome
     )
+    if adoption.outcome == NOT_RUN and not adoption.mistakes:
+        heading = "the diagnosis found no mistake"
     lines = [f"{name}: {heading}"]
     klass = ""
     if adoption.precision and adoption.error is not None:

@@ -164,7 +164,6 @@ class Extension:
         except BuildError as error:
             raise _lacking(error) or error from None
 
-
     def machine_code(self, arch: str) -> tuple[bytes, str]:
         """Return the cubin that nvcc makes for "80" or "90a", and what ptxas reports of it.
 

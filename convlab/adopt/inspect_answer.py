@@ -172,9 +172,7 @@ def inspect_answer(path: Path, gpu: Gpu, engine: str) -> AnswerInspection:
     )
 
 
-def _kernels(
-    launched: Sequence[LaunchedFunction], gpu: Gpu, adoption: Adoption
-) -> pd.DataFrame:
+def _kernels(launched: Sequence[LaunchedFunction], gpu: Gpu, adoption: Adoption) -> pd.DataFrame:
     """Return a row for each kernel; without nvcc, from its launches only."""
     if not launched:
         rows: dict[str, dict[str, Any]] = {}
@@ -186,7 +184,9 @@ def _kernels(
         return pd.DataFrame([*rows.values()], columns=[*_FUNCTIONS])
     frame = static_table(launched, gpu)
     frame["launches"] = [len(entry.launches) for entry in launched]
-    frame["grid"] = [_shape(entry.launches[0])["grid"] if entry.launches else "" for entry in launched]
+    frame["grid"] = [
+        _shape(entry.launches[0])["grid"] if entry.launches else "" for entry in launched
+    ]
     frame["shared"] = frame["static_shared"] + frame["dynamic_shared"].fillna(0)
     return frame[[*_FUNCTIONS]]
 

@@ -35,6 +35,7 @@ def serve(server, path: str) -> None:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     # The imports are shared by all children. They take seconds, and begin before the first request.
     import torch  # noqa: F401
+
     from convlab.adopt import judge  # noqa: F401
 
     while True:

@@ -104,7 +104,7 @@ def judge_one(path: Path, reference: Path | None, options: Mapping[str, Any]) ->
         return adopt(path, reference, **rest)
     answer = read(path)
     mistakes = tuple(diagnose(answer, read(reference) if reference else None))
-    failed = any(each.error for each in mistakes)
+    failed = any(each.error and each.kind != "not run" for each in mistakes)
     note = "only diagnosed: nothing was built or run"
     return Adoption(answer, mistakes=mistakes, as_asked=False if failed else None, notes=(note,))
 
