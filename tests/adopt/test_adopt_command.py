@@ -20,6 +20,7 @@ from convlab.profile.inspect_kernel import inspect
 from convlab.tuning.sweep import sweep
 
 ANSWERS = Path(__file__).with_name("answers")
+STRANGERS = ANSWERS.with_name("strangers")
 # All tests with a run share the process that has imported torch.
 RUNS = pytest.mark.xdist_group("adopt")
 
@@ -390,3 +391,33 @@ def test_a_sweep_of_an_answer_drops_what_is_incorrect():
         and "outputs are incorrect" in found.dropped["reason"][0]
     )
     assert len(found.frame) == 1
+
+
+@RUNS
+@pytest.mark.parametrize(
+    ("name", "line", "kind"),
+    [
+        ("a09.py", "class ModelNew", "too imprecise"),
+        ("a23.py", "depthwise_kernel<<<", "wrong stream"),
+        ("a26.py", "class ModelNew", "wrong result"),
+    ],
+    ids=["float16_sums", "own_stream", "bias_ignored"],
+)
+def test_a_strangers_mistakes_are_found(name, line, kind):
+    found = adopt(STRANGERS / name, engine="sim", general=False)
+    first = next(each for each in found.mistakes if each.error)
+    assert found.as_asked is False and first.kind == kind
+    assert line in found.answer.quoted(first.line)
+
+
+@RUNS
+@pytest.mark.parametrize("name", ["a07.py", "a13.py"], ids=["constant_in_a_lambda", "py_object"])
+def test_a_strangers_right_answers_build(name):
+    assert adopt(STRANGERS / name, engine="sim", general=False).as_asked
+
+
+@RUNS
+def test_sizes_in_the_source_leave_the_verdict_to_a_gpu():
+    found = adopt(STRANGERS / "a15.py", engine="sim", general=False)
+    assert found.as_asked is None and found.in_general is False and found.outcome == "incorrect"
+    assert any("IH = 128" in note for note in found.notes)

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from tests.instruments.pages import laid
+
 ANSWERS = Path(__file__).parents[1] / "adopt" / "answers"
 # What is built and run once, so that the headers, the runtime and the process are there.
 _FIRST = ANSWERS / "right_relu.py"
@@ -59,7 +61,9 @@ def from_the_shell(path: Path) -> float:
         copy.write_text(changed)
         words = [sys.executable, "-m", "convlab", "adopt", str(copy)]
         started = time.perf_counter()
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as it:
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as it:
             shown = next((line for line in it.stdout if "as asked" in line), "")
             seconds = time.perf_counter() - started
             it.communicate()
@@ -96,7 +100,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--plain", action="store_true", help="also time torch's own load_inline")
-    parser.add_argument("--shell", action="store_true", help="also time the command, from its start")
+    parser.add_argument(
+        "--shell", action="store_true", help="also time the command, from its start"
+    )
     asked = parser.parse_args()
     files = asked.files or sorted(ANSWERS.glob("right_*"))
     with tempfile.TemporaryDirectory() as cache:
@@ -107,7 +113,7 @@ def main() -> None:
         row(_FIRST, engine, False)
         rows = [row(path, engine, asked.plain, asked.shell) for path in files if path != _FIRST]
     print(f"engine {engine}")
-    print(pd.DataFrame(rows).to_markdown(index=False))
+    print(laid(pd.DataFrame(rows)))
 
 
 if __name__ == "__main__":
