@@ -95,8 +95,7 @@ _CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
 # The text names the kernel twice: for its address and parameter types, and to call it (sim::launch).
 # It begins with a word, so that the compiler reports a missing `;` before it as such.
 _LAUNCH = (
-    '__extension__ ::sim::launch("{1}", [&](auto f){2} {{ return f({0}); }}, '
-    "[&](auto&... p) {{ "
+    '__extension__ ::sim::launch("{1}", [&](auto f){2} {{ return f({0}); }}, [&](auto&... p) {{ '
 )
 _READABLE = (
     "cannot read this __shared__ declaration; write `__shared__ TYPE NAME[SIZE];`, with the type's "

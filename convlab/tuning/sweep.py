@@ -181,7 +181,11 @@ def _of_own_task(
     kind = COUNTED if kernel.counts else MEASURED
     rows = []
     each = progress_bar(
-        zip(points, kernels, strict=True), "measuring", len(points), leave=False, disable=not progress
+        zip(points, kernels, strict=True),
+        "measuring",
+        len(points),
+        leave=False,
+        disable=not progress,
     )
     for point, tuned in each:
         row = {"problem": OWN_TASK, **point, "kernel": tuned.name, "note": ""}
@@ -194,7 +198,9 @@ def _of_own_task(
     here = describe(kernel.device)
     where = f"on {here}" if here else "on the simulator: no GPU time is measured"
     names = list(grid)
-    return Sweep(kernel.name, grid, _valid(rows, names, kind), _dropped(rows, names), (where,), kind)
+    return Sweep(
+        kernel.name, grid, _valid(rows, names, kind), _dropped(rows, names), (where,), kind
+    )
 
 
 def _measure(tasks: list[Task], executor: Executor | None) -> Iterator[tuple[dict, dict]]:
