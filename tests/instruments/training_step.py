@@ -3,8 +3,9 @@
     python -m tests.instruments.training_step [--json FILE] [--write kernels/README.md]
 
 The network is ResNet-18 with N = 32 images of 224 x 224 in NCHW and TF32, trained by SGD. Steps of both alternate.
-Parts of a step are times on the GPU between events. Then the CPU's time for one call is measured, on a problem
-so small that the GPU waits. Needs a GPU, and takes about two minutes.
+Parts of a step are times on the GPU between events; they include gaps in which the GPU waits for the CPU. The same
+step as a CUDA graph has no such gaps. Then the CPU's time for one call is measured, on a problem so small that the
+GPU waits. Needs a GPU, and takes about two minutes.
 """
 
 import argparse
@@ -75,7 +76,7 @@ class ResNet18(nn.Module):
 
 
 class Step:
-    """A training step of a model; each call returns the ms of its parts, and of all."""
+    """A training step of a model on one batch."""
 
     def __init__(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
         self._model = model
@@ -83,23 +84,57 @@ class Step:
         self._labels = labels
         self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
-    def __call__(self) -> list[float]:
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(len(PARTS) + 1)]
-        events[0].record()
-        loss = F.cross_entropy(self._model(self._images), self._labels)
-        events[1].record()
-        loss.backward()
-        events[2].record()
-        self._optimizer.step()
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def _run(self, mark: Callable[[], None] = lambda: None) -> None:
+        """Run a step; call `mark` before and after each of its parts."""
         self._optimizer.zero_grad()
-        events[3].record()
+        mark()
+        loss = F.cross_entropy(self._model(self._images), self._labels)
+        mark()
+        loss.backward()
+        mark()
+        self._optimizer.step()
+        mark()
+
+    def timed(self) -> list[float]:
+        """Run a step, and return the ms of its parts, and of all."""
+        events = []
+
+        def mark() -> None:
+            events.append(torch.cuda.Event(enable_timing=True))
+            events[-1].record()
+
+        self._run(mark)
         torch.cuda.synchronize()
         parts = [first.elapsed_time(second) for first, second in itertools.pairwise(events)]
         return [*parts, events[0].elapsed_time(events[-1])]
 
+    def capture(self) -> None:
+        """Record a step as a CUDA graph, after a few steps on another stream, as torch asks for."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._run()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._optimizer.zero_grad()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._run()
+
+    def replayed(self) -> float:
+        """Run the graph, and return its ms."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        self._graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end)
+
 
 def steps() -> dict[str, list[float]]:
-    """Return the median ms of each part, and of all, by the convolutions' name."""
+    """Return the median ms of each part, of all, and of the graph, by the convolutions' name."""
     torch.manual_seed(0)
     model = ResNet18().cuda().train()
     images = torch.randn(IMAGES, 3, SIZE, SIZE, device="cuda")
@@ -109,9 +144,14 @@ def steps() -> dict[str, list[float]]:
     samples: dict[str, list[list[float]]] = {name: [] for name in sides}
     for i in range(_WARM_UP + _STEPS):
         for name, step in sides.items():
-            times = step()
+            times = step.timed()
             if i >= _WARM_UP:
                 samples[name].append(times)
+    for step in sides.values():
+        step.capture()
+    for i in range(_STEPS):
+        for name, step in sides.items():
+            samples[name][i].append(step.replayed())
     return {
         name: [statistics.median(column) for column in zip(*rows, strict=True)]
         for name, rows in samples.items()
@@ -160,12 +200,12 @@ def main() -> None:
     cpu = calls()
     frame = pd.DataFrame(
         [[name, *(f"{ms:.2f}" for ms in times)] for name, times in measured.items()],
-        columns=["convolutions", *(f"{part}, ms" for part in (*PARTS, "step"))],
+        columns=["convolutions", *(f"{part}, ms" for part in (*PARTS, "step", "step as a graph"))],
     )
-    ratio = measured["torch"][-1] / measured["convlab auto"][-1]
+    eager, graph = (measured["torch"][i] / measured["convlab auto"][i] for i in (-2, -1))
     listed = "; ".join(f"{name} {us:.0f}" for name, us in cpu.items())
     text = (
-        f"{laid(frame)}\n\nA step with convlab's is {ratio:.2f} times as fast. "
+        f"{laid(frame)}\n\nA step with convlab's is {eager:.2f} times as fast, and {graph:.2f} times as a graph. "
         f"Microseconds of the CPU for a call: {listed}.\n"
         f"{describe()}; ResNet-18, {IMAGES} images of {SIZE} x {SIZE}, TF32, NCHW, SGD; "
         f"{datetime.date.today()}."

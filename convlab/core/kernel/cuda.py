@@ -107,7 +107,7 @@ class CudaLaunch(Launch):
         # The base class keeps the tensors alive, and so the memory behind the pointers.
         super().__init__(kernel, problem, inputs)
         self._entry = _entry_points(build.library, problem)
-        with torch.cuda.device(inputs[0].device):
+        with _on(inputs[0].device):
             self._allocate(allocate)
             self.prepare_filter()
 
@@ -124,7 +124,7 @@ class CudaLaunch(Launch):
             self._enter(self._entry.prepare, _address(self.inputs[1]), _address(self.plan))
 
     def _enter(self, entry_point, *arguments: int | None) -> None:
-        with torch.cuda.device(self.y.device):
+        with _on(self.y.device):
             error = entry_point(*arguments, torch.cuda.current_stream().cuda_stream)
         if error:
             name = self.runnable.name
@@ -167,6 +167,13 @@ class CudaLaunch(Launch):
                 "lower load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
                 kind="out of memory",
             ) from error
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Make a GPU the current one; do nothing if it is, because torch's switch takes longer."""
+    if device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
 
 
 # A layer calls the same library for the same problem again and again.
