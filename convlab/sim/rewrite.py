@@ -410,7 +410,7 @@ def _launch(blank: str, opening: re.Match[str]) -> Iterator[tuple[int, int, str]
 
 def _has_all_parameters(blank: str, name: str) -> bool:
     """Return whether a kernel's name, as in ``kernel<float, 8>``, gives each parameter of its template."""
-    given = re.match(r"(?:\w+::)*(\w+)\s*<(.*)>$", name, re.S)
+    given = re.match(r"(?:\w+::)*(\w+)\s*<(.*)>$", name, re.DOTALL)
     if given is None:
         return False
     pattern = rf"\btemplate\s*<([^;{{}}()]*)>\s*([^;{{}}]*?)\b{given[1]}\s*\("

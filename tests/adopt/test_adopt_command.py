@@ -373,7 +373,7 @@ ext = load_inline(name="x", cpp_sources="", cuda_sources=source, functions=["f"]
 def test_an_answer_is_inspected_kernel_by_kernel():
     found = inspect(ANSWERS / "right_sum_dim.py", engine="sim", gpu="H200")
     assert found.adoption.as_asked and len(found.frame) == 1
-    assert found.frame["launches"][0] == 1 and found.frame["block"][0] == "128"
+    assert found.frame["launches"][0] == 1 and found.frame["block"][0] == "128x1x1"
     # Every counted line is a line of the file that accesses memory.
     assert len(found.lines) and all("[" in source for source in found.lines["source"])
     assert found.lines.groupby("space")["share"].sum().round(6).eq(1).all()

@@ -261,7 +261,7 @@ torch::Tensor f(torch::Tensor x) { return x; }
 def test_sizes_stay_different_when_they_are_scaled_down(name, arguments):
     code = answer.read(STRANGERS / name).code
     space: dict = {}
-    exec(code[: re.search(r"^\w+ = r?(?:'''|\"\"\")", code, re.M).start()], space)
+    exec(code[: re.search(r"^\w+ = r?(?:'''|\"\"\")", code, re.MULTILINE).start()], space)
     task = Task(space, dict.fromkeys(arguments))
     case = task.scaled(Case(tuple(space["get_init_inputs"]())), 1_500_000)
     sizes = task.sizes(case)
