@@ -31,7 +31,7 @@ from .hypotheses import (
 )
 
 # A gradient whose elements have more products is not explained: that would take seconds.
-_MOST_PRODUCTS = 1_000_000
+_MOST_PRODUCTS = 250_000
 # Into so many ranges of pixels a weight gradient may be split.
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64)
 
@@ -484,18 +484,21 @@ def _of_weight_products(sums: WeightSums) -> Iterator[Hypothesis]:
     if N > 1 and P > 1:
         yield from _of_tiles(np.arange(P * Q).reshape(1, P, Q), "pixels of each image")
     yield from _of_tiles(pixels, "pixels of all images")
+    images = np.arange(N).reshape(-1, 1, 1)
+    for index, nouns in ((images, "images"), (pixels, "pixels")):
+        yield from _of_ranges(index, nouns)
+
+
+def _of_ranges(index: np.ndarray, nouns: str) -> Iterator[Hypothesis]:
+    """Yield hypotheses on equal ranges of an index, of which a kernel adds some only."""
+    size = index.size
     for count in _SPLITS:
-        if count <= N:
-            last = (-(-N // -(-N // count)) - 1) * -(-N // count)
-            images = np.arange(N).reshape(-1, 1, 1)
-            yield _factors(f"the last of {count} ranges of images is left out", images < last)
-    for count in _SPLITS:
-        if count <= sums.per_output:
-            each = -(-sums.per_output // count)
-            last = -(-sums.per_output // each) - 1
-            of = f"of {count} ranges of pixels"
-            yield _factors(f"the last {of} is left out", pixels < last * each)
-            yield _factors(f"only the first {of} is added", pixels < each)
+        each = -(-size // count)
+        # With few elements some numbers of equal ranges do not exist.
+        if count <= size and -(-size // each) == count:
+            of = f"of {count} ranges of {nouns}"
+            yield _factors(f"the last {of} is left out", index < (count - 1) * each)
+            yield _factors(f"only the first {of} is added", index < each)
 
 
 def _not_last(shape: tuple[int, int, int]) -> np.ndarray:
