@@ -40,10 +40,10 @@ def is_good(build: Build) -> bool:
     return (build.library.parent / _GOOD).exists()
 
 
-def rehearse_load(kernel: Runnable) -> None:
+def rehearse_load(kernel: Runnable, build: Build) -> None:
     """Load a kernel's library in the worker, so that its static initialisers run there first."""
-    rehearsal = (kernel.build().library,)
-    if _is_due(kernel, rehearsal):
+    rehearsal = (build.library,)
+    if _is_due(kernel, build, rehearsal):
         call(_load, kernel, time_limit=kernel.time_limit)
         _rehearsed.add(rehearsal)
 
@@ -53,15 +53,20 @@ def _load(kernel: Runnable) -> None:
     ctypes.CDLL(str(kernel.build().library))
 
 
-def rehearse_run(kernel: Runnable, problem: Problem, *tensors: Tensor | None) -> None:
+def rehearse_run(
+    kernel: Runnable, build: Build, problem: Problem, *tensors: Tensor | None
+) -> None:
     """Run a kernel in the worker, on other data of the same shapes and alignments."""
-    library = kernel.build().library
+    library = build.library
     # Accesses of up to 32 bytes depend on the alignment of a tensor.
     offsets = tuple(
         t.data_ptr() % 32 if t is not None and t.is_contiguous() else 0 for t in tensors
     )
     rehearsal = (library, problem, kernel.workspace_limit, offsets)
-    if problem.N == 0 or not _is_due(kernel, rehearsal):
+    if problem.N == 0:
+        rehearse_load(kernel, build)
+        return
+    if not _is_due(kernel, build, rehearsal):
         return
     # A rehearsal uses other data, so show what the kernel prints only if it fails.
     printed = io.StringIO()
@@ -81,13 +86,13 @@ def rehearse_run(kernel: Runnable, problem: Problem, *tensors: Tensor | None) ->
     _rehearsed.update([rehearsal, (library,)])
 
 
-def _is_due(kernel: Runnable, rehearsal: tuple[object, ...]) -> bool:
+def _is_due(kernel: Runnable, build: Build, rehearsal: tuple[object, ...]) -> bool:
     """Return whether a rehearsal is needed and possible."""
     if kernel.counts or not kernel.isolate or rehearsal in _rehearsed:
         return False
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
         return False
-    return not is_good(kernel.build())
+    return not is_good(build)
 
 
 def run_once(kernel: Runnable, problem: Problem, offsets: tuple[int, ...] = (0, 0, 0)) -> None:

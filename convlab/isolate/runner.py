@@ -30,12 +30,14 @@ class WorkerRunner:
         """End the worker processes; the next call starts a fresh one."""
         worker.stop()
 
-    def rehearse(self, kernel: Runnable, problem: Problem | None, *tensors: Tensor | None) -> None:
+    def rehearse(
+        self, kernel: Runnable, build: Build, problem: Problem | None, *tensors: Tensor | None
+    ) -> None:
         """Run a kernel in the worker first, on other data; without a problem, only load its library."""
         if problem is None:
-            rehearsal.rehearse_load(kernel)
+            rehearsal.rehearse_load(kernel, build)
         else:
-            rehearsal.rehearse_run(kernel, problem, *tensors)
+            rehearsal.rehearse_run(kernel, build, problem, *tensors)
 
     def mark_good(self, build: Build) -> None:
         """Mark a build that passed the whole default check: it needs no rehearsal."""

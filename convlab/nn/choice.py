@@ -3,7 +3,9 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +41,8 @@ ALWAYS = (
 )
 # The most seconds to measure one candidate.
 _SECONDS = 1.0
+# The seconds between two looks at the kernels' files in a model.
+_LOOK_SECONDS = 0.1
 
 
 def best(
@@ -237,7 +241,8 @@ class Auto:
 
     The class is in the name ("auto:fp32"), else it is the class of torch's convolutions, which
     ``torch.backends.cudnn.allow_tf32`` sets. A choice holds until a file in the kernels' folders
-    changes, or another choice is measured. With `gpu` it is the choice of the rule for that GPU.
+    changes, or another choice is measured. Changes are looked for ten times a second at most, because a
+    model asks for each of its layers. With `gpu` it is the choice of the rule for that GPU.
     """
 
     def __init__(self, engine: str, precision: str = "", gpu: Gpu | str | None = None) -> None:
@@ -246,6 +251,8 @@ class Auto:
         self._precision = precision
         self._files = []
         self._seen = None
+        # When the files were looked at last, in seconds of the monotonic clock.
+        self._looked = -math.inf
         self._chosen: dict[tuple, Kernel | Baseline] = {}
 
     def __call__(
@@ -262,18 +269,26 @@ class Auto:
 
     def choice(self, problem: Problem) -> Kernel | Baseline:
         """Return the kernel, or the library, that computes a problem now."""
-        places = os.getcwd(), os.environ.get(catalog.ENVIRONMENT)
-        if self._seen != (*places, *stamp(self._files)):
-            folders = [*catalog.folders(), toolchain.cache_dir() / "best"]
-            self._files = [*folders, *(path for each in folders for path in each.glob("*.cu*"))]
-            self._seen = (*places, *stamp(self._files))
-            self._chosen = {}
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._forget_if_changed()
+            self._looked = now
         precision = self.precision
         gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         key = problem, precision, gpu
         if key not in self._chosen:
             self._chosen[key] = best(problem, precision, engine=self._engine, gpu=self._gpu)
         return self._chosen[key]
+
+    def _forget_if_changed(self) -> None:
+        """Drop the choices if a file, the working folder or the kernels' folders changed."""
+        places = os.getcwd(), os.environ.get(catalog.ENVIRONMENT)
+        if self._seen == (*places, *stamp(self._files)):
+            return
+        folders = [*catalog.folders(), toolchain.cache_dir() / "best"]
+        self._files = [*folders, *(path for each in folders for path in each.glob("*.cu*"))]
+        self._seen = (*places, *stamp(self._files))
+        self._chosen = {}
 
 
 AUTOS = ("auto", *(f"auto:{name}" for name in CLASSES))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.kernel.call import problem_of_call
 from ..core.kernel.cuda import CUDA
 from ..core.kernel.data import is_plain
 from ..core.kernel.kernel import Kernel
@@ -35,14 +36,13 @@ def own_gradients(
     Parameters
     ----------
     dy, x, w : the gradient of y, and the forward pass's inputs.
-    options : stride, padding, dilation and groups.
+    options : stride, padding, dilation (pairs) and groups.
     kernel : the layer's kernel: a gradient is of its precision class or a more accurate one.
     needed : whether x and w need a gradient.
     """
     if not _may_compute(dy, x, w):
         return None, None
-    stride, padding, dilation, groups = options
-    problem = Problem.from_shapes(x.shape, w.shape, None, stride, padding, dilation, groups)
+    _, problem = problem_of_call(x, w, None, (*options, False))
     precision = kernel.precision if isinstance(kernel, (Runnable, Auto)) else "fp32"
     wanted = ((DATA_GRADIENT, needed[0], (dy, w)), (WEIGHT_GRADIENT, needed[1], (x, dy)))
     found = []
@@ -63,9 +63,7 @@ def _may_compute(*tensors: Tensor) -> bool:
 
 def _computed(kernel: Kernel, problem: Problem, tensors: tuple[Tensor, Tensor]) -> Tensor:
     """Return a gradient in torch's memory order."""
-    launch = kernel.prepare(kernel.asked(problem), *tensors)
-    launch()
-    return launch.y.contiguous()
+    return kernel.compute(kernel.asked(problem), *tensors, None).contiguous()
 
 
 @functools.lru_cache(512)

@@ -92,7 +92,8 @@ def _empty_output(x, w, bias, kernel, *options) -> Tensor:
 def _save(ctx, inputs, output) -> None:
     """Save the tensors and options that the derivatives need."""
     x, w, bias, ctx.kernel, stride, padding, dilation, groups, relu = inputs
-    ctx.options = (stride, padding, dilation, groups)
+    # torch gives the pairs as lists.
+    ctx.options = (tuple(stride), tuple(padding), tuple(dilation), groups)
     ctx.bias_shape = None if bias is None else list(bias.shape)
     ctx.save_for_backward(x, w, output if relu else None)
 

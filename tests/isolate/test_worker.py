@@ -385,31 +385,36 @@ def tensors(problem: Problem = SMALL) -> list[torch.Tensor]:
 def test_first_call_is_rehearsed_once_per_problem_and_alignment(on_gpu, trials):
     options = {"time_limit": on_gpu.time_limit}
     for _ in range(2):
-        rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
+        rehearsal.rehearse_run(on_gpu, on_gpu.build(), SMALL, *tensors())
     assert trials.calls == [(rehearsal.run_once, on_gpu, SMALL, (0, 0, 0), options)]
     other = Problem(N=1, C=3, H=9, W=8, K=4, R=3, S=3)
-    rehearsal.rehearse_run(on_gpu, other, *tensors(other)[:2], None)
+    rehearsal.rehearse_run(on_gpu, on_gpu.build(), other, *tensors(other)[:2], None)
     assert len(trials.calls) == 2
     x, w, bias = tensors()
     shifted = torch.zeros(x.numel() + 1)[1:].view(x.shape)
-    rehearsal.rehearse_run(on_gpu, SMALL, shifted, w, bias)
+    rehearsal.rehearse_run(on_gpu, on_gpu.build(), SMALL, shifted, w, bias)
     assert trials.calls[2][3] == (shifted.data_ptr() % 32, 0, 0) != (0, 0, 0)
 
 
 def test_a_library_is_loaded_in_the_worker_first(on_gpu, trials):
     for _ in range(2):
-        rehearsal.rehearse_load(on_gpu)
+        rehearsal.rehearse_load(on_gpu, on_gpu.build())
     assert trials.calls == [(rehearsal._load, on_gpu, {"time_limit": on_gpu.time_limit})]
     trials.answer = LaunchError("it crashed", kind="host crash")
     rehearsal._rehearsed.clear()
     with pytest.raises(LaunchError, match="it crashed"):
-        rehearsal.rehearse_load(on_gpu)
+        rehearsal.rehearse_load(on_gpu, on_gpu.build())
     rehearsal._rehearsed.clear()
     trials.answer = None
-    rehearsal.rehearse_run(on_gpu, SMALL, *tensors())  # which loads it too
+    rehearsal.rehearse_run(on_gpu, on_gpu.build(), SMALL, *tensors())  # which loads it too
     calls = len(trials.calls)
-    rehearsal.rehearse_load(on_gpu)
+    rehearsal.rehearse_load(on_gpu, on_gpu.build())
     assert len(trials.calls) == calls
+
+
+def test_a_problem_without_images_only_loads_the_library(on_gpu, trials):
+    rehearsal.rehearse_run(on_gpu, on_gpu.build(), replace(SMALL, N=0), *tensors())
+    assert trials.calls == [(rehearsal._load, on_gpu, {"time_limit": on_gpu.time_limit})]
 
 
 NO_TRIAL = {
@@ -419,14 +424,13 @@ NO_TRIAL = {
         torch.cuda, "is_current_stream_capturing", lambda: True
     ),
     "simulated": lambda kernel, patch: patch.setattr(kernel, "runs_on", SIMULATOR),
-    "empty": lambda kernel, patch: replace(SMALL, N=0),
 }
 
 
 @pytest.mark.parametrize("reason", NO_TRIAL)
 def test_no_rehearsal_when(reason, on_gpu, trials, monkeypatch):
-    problem = NO_TRIAL[reason](on_gpu, monkeypatch) or SMALL
-    rehearsal.rehearse_run(on_gpu, problem, *tensors())
+    NO_TRIAL[reason](on_gpu, monkeypatch)
+    rehearsal.rehearse_run(on_gpu, on_gpu.build(), SMALL, *tensors())
     assert not trials.calls and rehearsal.is_good(on_gpu.build()) == (reason == "good")
 
 
@@ -434,17 +438,17 @@ def test_a_fault_in_the_rehearsal_stops_the_call_each_time(on_gpu, trials):
     trials.answer = LaunchError("unbounded: illegal address", "illegal address")
     for _ in range(2):
         with pytest.raises(LaunchError, match="illegal address"):
-            rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
+            rehearsal.rehearse_run(on_gpu, on_gpu.build(), SMALL, *tensors())
     assert len(trials.calls) == 2
 
 
 def test_a_rehearsal_without_memory_is_left_out_with_a_warning(on_gpu, trials):
     trials.answer = LaunchError("not enough GPU memory", "out of memory")
     with pytest.warns(UserWarning, match="cannot hold the problem twice"):
-        rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
+        rehearsal.rehearse_run(on_gpu, on_gpu.build(), SMALL, *tensors())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        rehearsal.rehearse_run(on_gpu, SMALL, *tensors())
+        rehearsal.rehearse_run(on_gpu, on_gpu.build(), SMALL, *tensors())
 
 
 # ---- the page -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import re
 import subprocess
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -359,7 +360,8 @@ def test_auto_takes_torchs_class_and_each_shape_its_own(gpu, cudnns_precision):
     assert auto.choice(wide).name == "13_wgmma_3xtf32"
 
 
-def test_auto_follows_the_files(times, own):
+def test_auto_follows_the_files(times, own, monkeypatch):
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.0)
     auto = Auto("sim")
     assert auto.choice(problem(SMALL)).name == "torch:cpu"
     write(own / "20_mine.cu")
@@ -369,6 +371,18 @@ def test_auto_follows_the_files(times, own):
     times["20_mine"] = 1.0
     for precision in ("fp32", "tf32"):
         convlab.best(SMALL, precision, measured=True)
+    assert auto.choice(problem(SMALL)).name == "20_mine"
+
+
+def test_auto_looks_at_the_files_ten_times_a_second(own, gpu, monkeypatch):
+    clock = SimpleNamespace(monotonic=lambda: 100.0)
+    monkeypatch.setattr(module, "time", clock)
+    auto = Auto("sim")
+    assert auto.choice(problem(SMALL)).name == "torch:cpu"
+    write(own / "20_mine.cu")
+    clock.monotonic = lambda: 100.09
+    assert auto.choice(problem(SMALL)).name == "torch:cpu"
+    clock.monotonic = lambda: 100.11
     assert auto.choice(problem(SMALL)).name == "20_mine"
 
 

@@ -7,6 +7,7 @@ tensors that stand for other numbers.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -126,7 +127,7 @@ class CallableRunnable(Runnable):
                 )
             return _with_op(self, "tracing and tensor subclasses")(self, x, w, bias, options)
         bias = None if bias is None else bias.detach()
-        y = self._compute(problem, images.detach(), w.detach(), bias)
+        y = self.compute(problem, images.detach(), w.detach(), bias)
         return y.squeeze(0) if x.dim() == 3 else y
 
     def _gradient(self, first: Tensor, second: Tensor, options: GradientOptions) -> Tensor:
@@ -138,10 +139,10 @@ class CallableRunnable(Runnable):
                 f"torch cannot differentiate or trace {self.name}, which computes a gradient itself: "
                 "call it under torch.no_grad(), on plain tensors"
             )
-        return self._compute(problem, first.detach(), second.detach(), None)
+        return self.compute(problem, first.detach(), second.detach(), None)
 
-    def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
-        """Return y for tensors that fit the problem and require no gradients."""
+    def compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
+        """Return y for tensors that fit the problem and the format, and require no gradients."""
         launch = self.prepare(problem, *tensors)
         launch()
         return launch.y
@@ -219,10 +220,22 @@ def problem_of_call(
     stride, padding, dilation, groups, relu = options
     images, padding = images_and_padding(x, w, stride, padding, dilation)
     bias_shape = None if bias is None else bias.shape
-    problem = Problem.from_shapes(
-        images.shape, w.shape, bias_shape, stride, padding, dilation, groups, relu, name
-    )
-    return images, problem
+    arguments = (images.shape, w.shape, bias_shape, stride, padding, dilation, groups, relu, name)
+    if all(map(_is_exact, arguments[:-2])):
+        return images, _problem(*arguments)
+    return images, Problem.from_shapes(*arguments)
+
+
+# A layer describes the same problem at each call. The cache tells True from 1 only at the top level,
+# so it must not see other types inside tuples.
+_problem = functools.lru_cache(1024, typed=True)(Problem.from_shapes)
+
+
+def _is_exact(argument: object) -> bool:
+    """Return whether an argument is None, an int, or a tuple of ints, of exactly these types."""
+    if isinstance(argument, tuple):
+        return all(type(number) is int for number in argument)
+    return argument is None or type(argument) is int
 
 
 def images_and_padding(

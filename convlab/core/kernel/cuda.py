@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -56,16 +57,19 @@ class Cuda:
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
     ) -> Launch:
         """Load the library in the worker process first; then allocate y, workspace and plan."""
+        build = kernel.build()
         with torch.cuda.device(inputs[0].device):
-            runner().rehearse(kernel, None)
-        return CudaLaunch(kernel, problem, inputs, allocate)
+            runner().rehearse(kernel, build, None)
+        return CudaLaunch(kernel, build, problem, inputs, allocate)
 
     def compute(self, kernel: Runnable, problem: Problem, inputs: Inputs) -> Tensor:
         """Run a kernel once, and pass its printf output to Python's output."""
-        runner().rehearse(kernel, problem, *inputs)
+        # The build that was rehearsed is the one that runs, whatever is edited meanwhile.
+        build = kernel.build()
+        runner().rehearse(kernel, build, problem, *inputs)
         shows_output = _prints(kernel.source or "") and not _is_recorded()
         with _printed() if shows_output else contextlib.nullcontext():
-            launch = self.prepare(kernel, problem, inputs, empty)
+            launch = CudaLaunch(kernel, build, problem, inputs, empty)
             launch()
         return launch.y
 
@@ -80,13 +84,16 @@ class CudaLaunch(Launch):
     """A kernel's launch on a GPU: a call starts it on torch's current stream and does not wait."""
 
     def __init__(
-        self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
+        self,
+        kernel: Runnable,
+        build: Build,
+        problem: Problem,
+        inputs: Inputs,
+        allocate: Allocate,
     ) -> None:
         # The base class keeps the tensors alive, and so the memory behind the pointers.
         super().__init__(kernel, problem, inputs)
-        self._entry = abi.EntryPoints(
-            str(kernel.build().library), abi.integers(problem.variables())
-        )
+        self._entry = _entry_points(build.library, problem)
         with torch.cuda.device(inputs[0].device):
             self._allocate(allocate)
             self.prepare_filter()
@@ -147,6 +154,12 @@ class CudaLaunch(Launch):
                 "lower load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
                 kind="out of memory",
             ) from error
+
+
+# A layer calls the same library for the same problem again and again.
+@functools.lru_cache(1024)
+def _entry_points(library: Path, problem: Problem) -> abi.EntryPoints:
+    return abi.EntryPoints(str(library), abi.integers(problem.variables()))
 
 
 def _address(tensor: Tensor | None) -> int | None:

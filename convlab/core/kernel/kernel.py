@@ -110,8 +110,8 @@ class Kernel(CallableRunnable):
         self.trace = options.trace
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{stem}@{suffix}" if suffix else stem
-        # The last build, and the stamp of all files from which it was built.
-        self._built: tuple[object, Build] | None = None
+        # The last build, the files from which it was built, and their stamp.
+        self._built: tuple[object, tuple[str, ...], Build] | None = None
         self._require_tunables()
 
     def _require_tunables(self) -> None:
@@ -200,14 +200,16 @@ class Kernel(CallableRunnable):
             return self._pinned
         files = () if self._text is not None else (self.path,)
         if self._built is not None:
-            seen, built = self._built
-            if seen == (environment(), *stamp((*files, *built.watched))):
+            seen, watched, built = self._built
+            if seen == (environment(), *stamp(watched)):
                 return built
         # Take the stamp before the text is read, so that the next call notices an edit in between.
         before = environment()
         seen = stamp(files)
         built = self._compiled(self.file)
-        self._built = (before, *seen, *stamp(built.watched)), built
+        # Each call looks at these files, and strings are faster than paths.
+        watched = tuple(map(str, (*files, *built.watched)))
+        self._built = (before, *seen, *stamp(built.watched)), watched, built
         return built
 
     def _compiled(self, source: Source) -> Build:
@@ -308,20 +310,20 @@ class Kernel(CallableRunnable):
         buffers itself.
         """
         problem = named_problem(problem)
+        require(self, x, w, bias)
+        match(problem, x, w, bias)
         inputs = self._accepted(problem, x, w, bias)
         return self.runs_on.prepare(self, problem, inputs, allocate)
 
     def _accepted(self, problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> Inputs:
-        """Validate the tensors and the problem; return the tensors in the kernel's format."""
-        require(self, x, w, bias)
-        match(problem, x, w, bias)
+        """Validate the problem and the tensors' memory; return the tensors in the kernel's format."""
         require_memory(x, w, bias)
         self.accept(problem)
         stored = self.format
         bias = None if bias is None else stored.bias.place(resolved(bias))
         return stored.x.place(resolved(x)), stored.w.place(resolved(w)), bias
 
-    def _compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
+    def compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
         return self.runs_on.compute(self, problem, self._accepted(problem, *tensors))
 
     def _instead(self, problem: Problem) -> str:

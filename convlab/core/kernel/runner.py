@@ -37,8 +37,10 @@ class Runner(Protocol):
     def restart(self) -> None:
         """Start a new process at the next `call`."""
 
-    def rehearse(self, kernel: Runnable, problem: Problem | None, *tensors: Tensor | None) -> None:
-        """Run a kernel that is not known to be good in the other process first, on other data.
+    def rehearse(
+        self, kernel: Runnable, build: Build, problem: Problem | None, *tensors: Tensor | None
+    ) -> None:
+        """Run a build that is not known to be good in the other process first, on other data.
 
         Without a problem, only load its library there. Raises LaunchError if the kernel fails.
         """
@@ -65,7 +67,9 @@ class InProcess:
     def restart(self) -> None:
         """Do nothing: there is no other process."""
 
-    def rehearse(self, kernel: Runnable, problem: Problem | None, *tensors: Tensor | None) -> None:
+    def rehearse(
+        self, kernel: Runnable, build: Build, problem: Problem | None, *tensors: Tensor | None
+    ) -> None:
         """Do nothing: there is no other process."""
 
     def mark_good(self, build: Build) -> None:
