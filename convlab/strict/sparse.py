@@ -1,9 +1,9 @@
 """Define a setting for offsets over 2^31: an x or a y with more elements than an int can count.
 
-Of a gradient it is an input or the result, and blocks are always a sample. In some other problems few outputs read few elements of a large x, and the kernel runs as a whole. In the
-others y or w is large too, and a sample of the blocks runs: twice, because the first run shows which
-elements of x and w they read. The setting works only on the simulator, where memory that is never accessed
-takes no space.
+In some problems few outputs read few elements of a large x, and the kernel runs as a whole. In the
+others, and in all problems of gradients, y or w is large too, and a sample of the blocks runs: twice,
+because the first run shows which elements of the inputs they read. The setting works only on the
+simulator, where memory that is never accessed takes no space.
 """
 
 import dataclasses
@@ -234,7 +234,9 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
         # The blocks of a launch read what blocks of the launch before wrote, and few of those ran.
         fields["unwatched"] = "only the bounds of a sample of blocks were watched"
         return reported(kernel, problem, setting, [], error=0.0, worst=0.0, limit=1.0, **fields)
-    where = torch.cat([_positions(part, y) for part in _accessed(trace, names["y"], y)] or [_NOWHERE])
+    where = torch.cat(
+        [_positions(part, y) for part in _accessed(trace, names["y"], y)] or [_NOWHERE]
+    )
     if not len(where):
         raise LaunchError(f"{kernel.name} on {problem.label}: the sampled blocks stored no outputs")
     most = max(1, min(_COMPARED, _MOST_PRODUCTS // problem.terms))
