@@ -252,8 +252,8 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
         index = tuple(int(axis[worst]) for axis in _unravel(where, y.shape))
         text = (
             f"{wrong:,} of {len(where):,} outputs that a sample of blocks stored are incorrect, the "
-            f"worst at {problem.computation.symbol} = {index}: {float(stored[worst]):.6g}, but the reference has "
-            f"{float(expected[worst]):.6g}"
+            f"worst at {problem.computation.symbol} = {index}: {float(stored[worst]):.6g}, but the "
+            f"reference has {float(expected[worst]):.6g}"
         )
         findings = [Finding("wrong result", text, array=names["y"], index=index)]
     fields |= {"worst": float(errors[worst]), "limit": float(limit[worst]), "wrong": wrong}
