@@ -60,12 +60,12 @@ _LARGE_DATA = (
     _LARGE[3],
     ("N1 C80000000 H1 W2 K64 R1 S1", "N1 C64000000 H3 W3 K8 R3 S3"),
 )
-# The same for a weight gradient, whose sums are long: an x or a dy of over 2^31 elements by many images of
-# few pixels, by many channels and by many groups; and a dw of over 2^31 elements.
+# The same for a weight gradient, whose sums are long, so that images are small: many images; an x and a dy
+# of over 2^32 elements, half of which are of the second image; many groups; a dw of over 2^31 elements.
 _LARGE_WEIGHT = (
     _LARGE[0],
-    ("N2 C40000 H170 W170 K8 R1 S1", "N2 C40000 H170 W170 K8 R3 S3 p1"),
-    ("N2 C8 H170 W170 K40000 R1 S1", "N2 C8 H170 W170 K40000 R3 S3 p1"),
+    ("N2 C80000 H170 W170 K8 R1 S1", "N2 C80000 H170 W170 K8 R3 S3 p1"),
+    ("N2 C8 H170 W170 K80000 R1 S1", "N2 C8 H170 W170 K80000 R3 S3 p1"),
     ("N2 C46400 H216 W216 K46400 R3 S3 p1 g46400",),
     ("N1 C46400 H1 W2 K46400 R1 S1", "N1 C15600 H3 W3 K15600 R3 S3 p1"),
 )

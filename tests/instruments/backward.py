@@ -149,7 +149,8 @@ def training_step(model: nn.Module, x: Tensor) -> Callable[[], None]:
 def milliseconds(call: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
     """Return the time of a call in ms, after two calls that are not timed.
 
-    On a GPU it is the mean of `repeats` calls one after another, by events; on a CPU the least.
+    On a GPU it is the mean of `repeats` calls one after another, by events. On a CPU it is the least of
+    their CPU times, which other processes hardly change.
     """
     for _ in range(2):
         call()
@@ -164,9 +165,9 @@ def milliseconds(call: Callable[[], object], device: torch.device, repeats: int 
         return begin.elapsed_time(end) / repeats
     taken = []
     for _ in range(repeats):
-        started = time.perf_counter()
+        started = time.process_time()
         call()
-        taken.append(time.perf_counter() - started)
+        taken.append(time.process_time() - started)
     return 1000 * min(taken)
 
 
