@@ -34,6 +34,8 @@ from .hypotheses import (
 _MOST_PRODUCTS = 250_000
 # Into so many ranges of pixels a weight gradient may be split.
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64)
+# Multiples that the length of a range may be rounded up to.
+_STAGED = (1, 8, 16, 32)
 
 Change = Callable[["GradientSums", Indices], None]
 
@@ -493,12 +495,13 @@ def _of_ranges(index: np.ndarray, nouns: str) -> Iterator[Hypothesis]:
     """Yield hypotheses on equal ranges of an index, of which a kernel adds some only."""
     size = index.size
     for count in _SPLITS:
-        each = -(-size // count)
-        # With few elements some numbers of equal ranges do not exist.
-        if count <= size and -(-size // each) == count:
-            of = f"of {count} ranges of {nouns}"
-            yield _factors(f"the last {of} is left out", index < (count - 1) * each)
-            yield _factors(f"only the first {of} is added", index < each)
+        # A range may be a multiple of the pixels that a block stages at a time.
+        for each in sorted({-(-size // (count * unit)) * unit for unit in _STAGED}):
+            # With few elements some numbers of ranges do not exist.
+            if -(-size // each) == count:
+                of = f"of {count} ranges of {nouns}"
+                yield _factors(f"the last {of} is left out", index < (count - 1) * each)
+                yield _factors(f"only the first {of} is added", index < each)
 
 
 def _not_last(shape: tuple[int, int, int]) -> np.ndarray:

@@ -253,7 +253,8 @@ def _exchanged(order: tuple[int, ...], names: str) -> str:
     """Return words for the order of a gradient's dimensions in memory."""
     for first, second in ((0, 1), (2, 3)):
         swapped = list(range(4))
-        swapped[first], swapped[second] = second, first
+        swapped[first] = second
+        swapped[second] = first
         if order == tuple(swapped):
             return f"{names[first]} and {names[second]} exchanged in memory"
     return "another order of dimensions in memory"

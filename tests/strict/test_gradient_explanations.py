@@ -6,12 +6,16 @@ mistakes. The workspace limit is the number of the mistake, so that all of a fil
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
+import torch
 
 import convlab
 from convlab.core.correctness.check import check
+from convlab.core.correctness.output import OutputComparison
+from convlab.core.correctness.reference import Reference, inputs
 from tests.suites import FOLDER
 
 SOURCES = {
@@ -72,3 +76,21 @@ def test_errors_are_of_the_gradient() -> None:
         with_mistake("weight gradient", 1), CASES["weight-stride"][2] + " weight_gradient"
     )
     assert "the relative error of dw is" in str(report)
+
+
+def test_a_split_that_a_rung_leaves_out_is_explained() -> None:
+    text = convlab.load("19b_weight_gradient_gemm", engine="sim").source
+    spoilt = text.replace("range < ranges;", "range < ranges - 1;")
+    assert spoilt != text
+    kernel = convlab.compile(spoilt, name="spoilt", engine="sim")
+    report = check(kernel, "N4 C3 H20 W21 K4 R3 S3 p1 weight_gradient")
+    assert report.patterns[0].startswith("the last of 6 ranges of pixels is left out: all ")
+
+
+@pytest.mark.pure
+def test_nan_may_come_from_the_gradient_of_an_earlier_call() -> None:
+    problem = convlab.problem("N2 C3 H9 W10 K4 R3 S3 weight_gradient")
+    expected = Reference(problem, inputs(problem), 0)
+    dw = torch.full(problem.output_shape, math.nan)
+    compared = OutputComparison(expected, dw, 2e-6, poisoned=False)
+    assert "guard zones and the dw before the call hold NaN" in compared.patterns("fp32")[0]
