@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import arguments
-from ..core.errors import ProblemError
+from ..core import arguments, rooms
+from ..core.errors import LaunchError, ProblemError
 from ..core.machine import child
 from .grade_result import Grade, Grades, Verified
 from .grading import grade_of
@@ -53,6 +53,8 @@ def grade(
     ------
     ProblemError
         There is no such file or lab, or one of them is invalid.
+    LaunchError
+        The room ``sim`` is not installed.
 
     Examples
     --------
@@ -61,6 +63,7 @@ def grade(
     (87.5, 100)
     """
     arguments.choice(engine, "engine", _ENGINES)
+    _require_simulator()
     if isinstance(file, (str, os.PathLike)):
         submission = read_submission(file)
         return _graded(submission, _lab_of(submission, lab), engine)
@@ -91,7 +94,10 @@ def verify(receipt: str | Path, lab: str | Path | None = None) -> Verified:
     ------
     ProblemError
         The file is no receipt of a grade.
+    LaunchError
+        The room ``sim`` is not installed.
     """
+    _require_simulator()
     text = arguments.readable(receipt, "the receipt")
     name = arguments.end_of(receipt)
     try:
@@ -108,6 +114,15 @@ def verify(receipt: str | Path, lab: str | Path | None = None) -> Verified:
         ) from None
     again = _graded(submission, find_lab(word), "sim")
     return Verified(claimed, parts, again)
+
+
+def _require_simulator() -> None:
+    """Raise LaunchError if the room ``sim`` is not installed: each file is checked and counted there."""
+    if rooms.provided("engine", "sim") is None:
+        raise LaunchError(
+            "a file is graded on the simulator, but the folder convlab/sim is not there: install "
+            "convlab with it, or copy the folder from the repository"
+        )
 
 
 def _lab_of(submission: Submission, word: str | Path | None) -> Lab:

@@ -15,7 +15,6 @@ from ..core.faults import OUT_OF_TIME
 from ..core.kernel.kernel import Kernel
 from ..core.kernel.kernel import compile as compile_text
 from ..core.problem.problem import Problem
-from ..sim import confine
 from .counts import QUANTITIES, count
 from .lab import Lab, Milestone, Par
 from .submission import Submission
@@ -54,6 +53,8 @@ class Grading:
 
     def run(self) -> dict[str, Any]:
         """Return the grade as values that JSON can hold."""
+        from ..sim import confine
+
         if missing := sorted({"system calls", "files"} - set(confine.available())):
             self.notes.append(
                 f"this system cannot limit {' and '.join(missing)} of a student's file"

@@ -14,7 +14,6 @@ from ..core.builds.compile import exported
 from ..core.errors import BuildError, ProblemError
 from ..core.kernel.catalog import KERNEL_DIR
 from ..core.machine import toolchain
-from ..sim.library import runtime
 
 # The headers that a file may include, besides those in kernels/.
 _HEADERS = {
@@ -175,6 +174,8 @@ def _is_ours(header: str) -> bool:
 
 def vet_library(library: Path, name: str) -> None:
     """Raise ProblemError if a built library defines or uses names that a kernel has no need for."""
+    from ..sim.library import runtime
+
     # Newer compilers put parts of their C++ runtime into the library. A text may not name them.
     defined = [symbol for symbol in exported(library) if not symbol.startswith(_OF_COMPILER)]
     for symbol in sorted(defined):

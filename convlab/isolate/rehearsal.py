@@ -53,15 +53,10 @@ def _load(kernel: Runnable) -> None:
     ctypes.CDLL(str(kernel.build().library))
 
 
-def rehearse_run(
-    kernel: Runnable, build: Build, problem: Problem, *tensors: Tensor | None
-) -> None:
+def rehearse_run(kernel: Runnable, build: Build, problem: Problem, *tensors: Tensor | None) -> None:
     """Run a kernel in the worker, on other data of the same shapes and alignments."""
     library = build.library
-    # Accesses of up to 32 bytes depend on the alignment of a tensor.
-    offsets = tuple(
-        t.data_ptr() % 32 if t is not None and t.is_contiguous() else 0 for t in tensors
-    )
+    offsets = data.alignments(tensors)
     rehearsal = (library, problem, kernel.workspace_limit, offsets)
     if problem.N == 0:
         rehearse_load(kernel, build)

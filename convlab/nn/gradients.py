@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.kernel.call import problem_of_call
 from ..core.kernel.cuda import CUDA
-from ..core.kernel.data import is_plain
+from ..core.kernel.data import is_plain, require_memory
 from ..core.kernel.kernel import Kernel
 from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
@@ -48,11 +48,14 @@ def own_gradients(
     wanted = ((DATA_GRADIENT, needed[0], (dy, w)), (WEIGHT_GRADIENT, needed[1], (x, dy)))
     found = []
     for computation, is_needed, tensors in wanted:
-        kernel = None
-        if is_needed:
-            kernel = gradient_kernel(problem.computing(computation.name), precision)
-        found.append(None if kernel is None else _computed(kernel, problem, tensors))
+        gradient = _computing(problem, computation.name)
+        kernel = gradient_kernel(gradient, precision) if is_needed else None
+        found.append(None if kernel is None else _computed(kernel, gradient, tensors))
     return found[0], found[1]
+
+
+# A layer asks in every step of training.
+_computing = functools.lru_cache(1024)(Problem.computing)
 
 
 def _may_compute(*tensors: Tensor) -> bool:
@@ -64,7 +67,8 @@ def _may_compute(*tensors: Tensor) -> bool:
 
 def _computed(kernel: Kernel, problem: Problem, tensors: tuple[Tensor, Tensor]) -> Tensor:
     """Return a gradient in torch's memory order."""
-    return kernel.compute(kernel.asked(problem), *tensors, None).contiguous()
+    require_memory(*tensors, None)
+    return kernel.again(problem, *tensors, None).contiguous()
 
 
 def gradient_kernel(problem: Problem, precision: str) -> Kernel | None:

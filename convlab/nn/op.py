@@ -36,6 +36,7 @@ from .choice import AUTOS
 from .dtypes import autocast_dtype, by_torch, cast, dtypes_of, require_dtypes
 from .gradients import gradient_kernel, own_gradients
 from .keys import kernel_of, key_of
+from .repeated import Call, keep, kept, signature
 
 NAME = "convlab::conv2d"
 
@@ -104,7 +105,12 @@ def _save(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, g_y: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the inputs; like aten's, they are differentiable again."""
+    """Return the gradients of the op's inputs."""
+    return *_gradients(ctx, g_y), *[None] * 6
+
+
+def _gradients(ctx, g_y: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of x, w and bias; like aten's, they are differentiable again."""
     x, w, y = ctx.saved_tensors
     if y is not None:
         # As in torch, the gradient is 0 where y is 0.
@@ -124,7 +130,7 @@ def _backward(ctx, g_y: Tensor) -> tuple[Tensor | None, ...]:
         )
         dx = torch_dx if dx is None else dx
         dw = torch_dw if dw is None else dw
-    return dx, dw, bias_gradient, *[None] * 6
+    return dx, dw, bias_gradient
 
 
 torch.library.register_autograd(NAME, _backward, setup_context=_save)
@@ -197,6 +203,13 @@ def call_with_derivatives(
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, key: str) -> Tensor:
     """Call the kernel for a key like ``torch.nn.functional.conv2d``, with derivatives."""
+    repeatable = None
+    if not torch.compiler.is_compiling():
+        repeatable = signature(x, w, bias, options)
+    if repeatable is not None:
+        call = kept(kernel_of(key, x.device), repeatable)
+        if call is not None:
+            return _repeat(call, x, w, bias, key)
     stride, padding, dilation, groups, relu = options
     arguments.flag(relu, "relu")
     named_tensors(x, w, bias)
@@ -220,10 +233,41 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, ke
             )
         call = _op
     else:
-        problem_of_call(images, w, bias, (stride, padding, dilation, groups, relu))
+        _, problem = problem_of_call(images, w, bias, (stride, padding, dilation, groups, relu))
         call = _eager
     y = call(images, w, bias, key, stride, padding, dilation, groups, relu)
+    if repeatable is not None and images is x:
+        kernel = kernel_of(key, x.device)
+        # A kept call converts nothing.
+        if bias is None or bias.dtype == dtypes_of(kernel)["bias"]:
+            keep(kernel, repeatable, problem)
     return y.squeeze(0) if x.dim() == 3 else y
+
+
+def _repeat(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, key: str) -> Tensor:
+    """Compute a call that was validated before, with derivatives."""
+    requires = x.requires_grad or w.requires_grad or (bias is not None and bias.requires_grad)
+    if requires and torch.is_grad_enabled():
+        return _Repeated.apply(x, w, bias, call, key)
+    return call.runnable.again(call.problem, x, w, bias).contiguous()
+
+
+class _Repeated(torch.autograd.Function):
+    """A kept call with derivatives: the op without torch's dispatcher, which takes longer."""
+
+    @staticmethod
+    def forward(ctx, x, w, bias, call: Call, key: str) -> Tensor:
+        problem = call.problem
+        y = call.runnable.again(problem, x, w, bias).contiguous()
+        ctx.kernel = key
+        ctx.options = (problem.stride, problem.padding, problem.dilation, problem.groups)
+        ctx.bias_shape = None if bias is None else list(bias.shape)
+        ctx.save_for_backward(x, w, y if problem.relu else None)
+        return y
+
+    @staticmethod
+    def backward(ctx, g_y: Tensor) -> tuple[Tensor | None, ...]:
+        return *_gradients(ctx, g_y), None, None
 
 
 def _eager(*inputs) -> Tensor:
@@ -239,6 +283,8 @@ def _eager(*inputs) -> Tensor:
             )
     try:
         if not is_transformed() or _is_functionalized():
+            if not is_transformed() and has_tangent(*inputs[:3]):
+                raise ProblemError(_NO_FORWARD_MODE)
             return _op(*inputs)
         return _Convolution.apply(*inputs)
     except ConvlabError:

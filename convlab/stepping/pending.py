@@ -100,13 +100,9 @@ def _follow_mbarrier(
     if step["kind"] == "bulk load":
         phase = int(details["phase"])
         loads.append((name, phase, int(details["bytes"]), details["to"]))
-        missing = int(details["missing"])
-        bytes_missing = int(details["missing_bytes"])
-        # The copy may have completed the phase.
-        if not missing and not bytes_missing:
-            phase += 1
-        state |= {"missing": missing, "bytes": bytes_missing}
-        state["phase"] = max(state["phase"], phase)
+        # The copy, which the simulator delivers at once, may have completed the phase.
+        state["phase"] = int(details["now"])
+        state |= {"missing": int(details["missing"]), "bytes": int(details["missing_bytes"])}
         return
     state |= {key: int(details[key]) for key in ("phase", "arrivals", "missing")}
     state["bytes"] = int(details["missing_bytes"])

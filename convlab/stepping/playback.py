@@ -3,6 +3,7 @@
 import html
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -288,11 +289,11 @@ def _compact(step: Step) -> list[int]:
     if not step["space"]:
         return [mask]
     places = list(lanes.values())
-    distances = {b - a for a, b in zip(places, places[1:], strict=False)}
+    distances = {b - a for a, b in pairwise(places)}
     if len(distances) <= 1:
         return [mask, places[0], distances.pop() if distances else 0]
     # Differences are shorter than addresses.
-    return [mask, places[0], *(b - a for a, b in zip(places, places[1:], strict=False))]
+    return [mask, places[0], *(b - a for a, b in pairwise(places))]
 
 
 def _used(lines: list[str], file: str, steps: list[Step]) -> list[Any]:

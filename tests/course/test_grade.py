@@ -6,6 +6,8 @@ import pytest
 
 import convlab
 from convlab.__main__ import main
+from convlab.core import rooms as grade_rooms
+from convlab.core.errors import LaunchError
 from convlab.course.grade import grade, verify
 from tests.submissions import deviations, right_predictions, write_lab, write_submission
 
@@ -63,3 +65,15 @@ def test_on_a_gpu_points_follow_the_time(small):
         part["part"]: part["points"] for part in grade(path, timed, engine="cuda").facts["parts"]
     }
     assert parts["correct"] == 40 and parts["pars"] == 30
+
+
+@pytest.mark.pure
+def test_without_the_simulator_the_error_says_what_is_missing(monkeypatch, tmp_path):
+    rooms = {name: room for name, room in grade_rooms.rooms().items() if name != "sim"}
+    monkeypatch.setattr(grade_rooms, "rooms", lambda: rooms)
+    path = tmp_path / "lab.cu"
+    path.write_text("")
+    with pytest.raises(LaunchError, match="the folder convlab/sim is not there"):
+        grade(path, "direct")
+    with pytest.raises(LaunchError, match="the folder convlab/sim is not there"):
+        verify(path)

@@ -6,6 +6,7 @@ This needs a GPU, and takes about four minutes. The file has two parts:
 
 - "gradients": for each problem of the set "backward" the times of the rungs and of cuDNN, L2 cold;
 - "steps": a training step of ResNet-18 with 32 images of 224 x 224, by torch and with convlab's layers.
+  `training_step.py` compares the two more exactly; here, a step is taken apart into its convolutions.
 
 The notebook also measures a training step itself, by `parts`, where it runs.
 """
@@ -13,7 +14,6 @@ The notebook also measures a training step itself, by `parts`, where it runs.
 from __future__ import annotations
 
 import datetime
-import itertools
 import json
 import sys
 import time
@@ -28,6 +28,7 @@ import convlab
 from convlab.core.machine.device import describe
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
+from tests.instruments.training_step import ResNet18
 
 # The rungs that are timed, and cuDNN's classes.
 RUNGS = {
@@ -37,42 +38,6 @@ RUNGS = {
 LIBRARY = ("cudnn:fp32", "cudnn:tf32")
 # Seconds that timing one kernel on one problem takes.
 _SECONDS = 1.0
-
-
-class Block(nn.Module):
-    """Two 3 x 3 convolutions, whose result is added to the input."""
-
-    def __init__(self, c_in: int, c_out: int, stride: int) -> None:
-        super().__init__()
-        self.a = _convolution(c_in, c_out, 3, stride)
-        self.b = _convolution(c_out, c_out, 3)
-        self.down = nn.Identity() if stride == 1 else _convolution(c_in, c_out, 1, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.down(x) + self.b(F.relu(self.a(x))))
-
-
-class ResNet18(nn.Module):
-    """The network of He et al. (2016) with 20 convolutions; `width` is the first stage's channels."""
-
-    def __init__(self, width: int = 64, classes: int = 10) -> None:
-        super().__init__()
-        self.stem = _convolution(3, width, 7, stride=2)
-        sizes = [width, width, 2 * width, 4 * width, 8 * width]
-        self.stages = nn.Sequential()
-        for i, (c_in, c_out) in enumerate(itertools.pairwise(sizes)):
-            self.stages.append(Block(c_in, c_out, 1 + (i > 0)))
-            self.stages.append(Block(c_out, c_out, 1))
-        self.head = nn.Linear(8 * width, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.stem(x)), 3, stride=2, padding=1)
-        return self.head(self.stages(x).mean((2, 3)))
-
-
-def _convolution(c_in: int, c_out: int, size: int, stride: int = 1) -> nn.Sequential:
-    layer = nn.Conv2d(c_in, c_out, size, stride, padding=size // 2, bias=False)
-    return nn.Sequential(layer, nn.BatchNorm2d(c_out))
 
 
 def parts(model: nn.Module, x: Tensor, repeats: int = 5) -> dict[str, float]:

@@ -74,10 +74,13 @@ def parts(path: Path) -> list[tuple[str, str]]:
 
 
 def tracked(*suffixes: str) -> list[Path]:
-    """Return the files of the repository with these suffixes, without generated ones."""
+    """Return the files of the repository with these suffixes, without hidden and generated folders."""
     listed = (path for suffix in suffixes for path in ROOT.rglob(f"*{suffix}"))
-    hidden = {".git", "node_modules", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints"}
-    return sorted(path for path in listed if hidden.isdisjoint(path.relative_to(ROOT).parts))
+    return sorted(path for path in listed if not any(map(_is_hidden, path.relative_to(ROOT).parts)))
+
+
+def _is_hidden(part: str) -> bool:
+    return part == "node_modules" or (part.startswith(".") and part != ".github")
 
 
 def broken(path: Path) -> Iterator[str]:

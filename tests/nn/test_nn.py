@@ -7,6 +7,7 @@ test only `convlab.nn`. The tests at the end run real kernels.
 import copy
 import functools
 import gc
+import importlib
 import io
 import pickle
 import re
@@ -292,7 +293,7 @@ def test_compile_with_inductor(kernel):
 
 def test_layers_of_one_kernel_compile_once(kernel):
     """Blocks that are compiled one by one share a graph, because they have the same key."""
-    compiler = torch._dynamo.testing.CompileCounter()
+    compiler = importlib.import_module("torch._dynamo.testing").CompileCounter()
     blocks = [convlab.nn.Conv2d(2, 2, 3, kernel=kernel) for _ in range(10)]
     block_forward = torch.compile(lambda block, x: block(x), backend=compiler, fullgraph=True)
     x = normal(1, 2, 5, 5)

@@ -98,6 +98,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         metadata=edited.metadata,
     )
     nbformat.write(guessed, folder / "notebooks" / "guessed.ipynb")
+    # The first puzzle, with its marker and the table.
+    whole = nbformat.read(REPOSITORY / "notebooks" / "puzzles.ipynb", as_version=4)
+    parts = ("from puzzles.marking import", 'guard = """', 'mark("01_guard"', "table()")
+    cells = [
+        code(next(cell.source for cell in whole.cells if part in cell.source)) for part in parts
+    ]
+    solved = nbformat.v4.new_notebook(cells=cells, metadata=edited.metadata)
+    nbformat.write(solved, folder / "notebooks" / "solved.ipynb")
+    for name in ("puzzles", "puzzles.json"):
+        (folder / "notebooks" / name).symlink_to(REPOSITORY / "notebooks" / name)
     return folder
 
 
@@ -325,3 +335,13 @@ def test_a_count_is_shown_after_a_guess(lab: Lab) -> None:
     lab.wait(lambda: "counted 4,321: 15.7% too high" in lab.outputs(1), 60, "the count")
     lab.run_all(60)
     lab.wait(lambda: "5,000" in lab.outputs(2), 20, "the summary")
+
+
+def test_a_puzzle_is_marked(lab: Lab) -> None:
+    lab.open("solved.ipynb")
+    lab.run_all(60)
+    assert "Not yet: the gap is as it was" in lab.outputs(2)
+    lab.type_before("// One line is missing here", "if (i >= conv.K * conv.P * conv.Q) return; ")
+    lab.run_all(120)
+    lab.wait(lambda: "Solved" in lab.outputs(2), 60, "the mark")
+    assert "guard" in lab.outputs(3)

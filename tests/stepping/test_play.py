@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,11 @@ def test_the_order_respects_barriers_between_warps() -> None:
 @pytest.mark.pure
 def test_a_sample_has_the_first_executions_of_each_line() -> None:
     steps = in_order([step("load", 0, "shared", line=line) for line in (1, 2, 1, 1)])
-    assert [(s["line"], s["execution"]) for s in first_of_each(steps, 2)] == [(1, 0), (2, 0), (1, 1)]
+    assert [(s["line"], s["execution"]) for s in first_of_each(steps, 2)] == [
+        (1, 0),
+        (2, 0),
+        (1, 1),
+    ]
 
 
 @pytest.mark.pure
@@ -85,12 +90,15 @@ def test_groups_of_copies_are_pending_until_the_wait() -> None:
 def test_a_bulk_load_is_pending_until_its_phase_was_waited_for() -> None:
     state = {"barrier": "s_full:0", "phase": "0", "arrivals": "1", "missing": "0"}
     expect = step("mbarrier expect", details=state | {"missing_bytes": "64"})
-    more = {"to": "s_x:0", "bytes": "64", "missing": "1", "missing_bytes": "0"}
+    more = {"to": "s_x:0", "bytes": "64", "now": "1", "missing": "1", "missing_bytes": "0"}
     load = step("bulk load", details=state | more)
-    wait = step("mbarrier wait", details=state | {"phase": "1", "missing": "1", "missing_bytes": "0"})
+    wait = step(
+        "mbarrier wait", details=state | {"phase": "1", "missing": "1", "missing_bytes": "0"}
+    )
     steps = [expect, load, wait]
     add_pending(steps)
     assert steps[0]["pending"]["mbarriers"]["s_full:0"]["bytes"] == 64
+    assert steps[1]["pending"]["mbarriers"]["s_full:0"]["phase"] == 1
     assert steps[1]["pending"]["bulk"] == ["64 B to s_x, until phase 0 of s_full:0 ends"]
     assert steps[2]["pending"]["bulk"] == []
     assert steps[2]["pending"]["mbarriers"]["s_full:0"]["phase"] == 1
@@ -172,46 +180,78 @@ def test_widget_draws_a_step() -> None:
     assert played.draw(0) is not None
 
 
-@pytest.mark.xdist_group("browser")
-def test_the_page_in_a_browser(tmp_path: Path) -> None:
+@pytest.fixture
+def chrome() -> Iterator[Any]:
+    """Start a headless browser; without one the test is skipped, or fails where it is required."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     driver = shutil.which("chromedriver")
     if browser is None or driver is None:
         if os.environ.get("CONVLAB_BROWSER_REQUIRED"):
             pytest.fail("no Chromium with its driver: apt-get install chromium chromium-driver")
         pytest.skip("no Chromium with its driver")
-    from selenium.webdriver import Chrome, ChromeOptions, ChromeService, Keys
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.select import Select
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
     options.binary_location = browser
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900"):
         options.add_argument(flag)
-    page = convlab.play("11_wgmma_tf32", TINY[1]).save(tmp_path / "page.html")
     chrome = Chrome(options=options, service=ChromeService(driver))
-    try:
-        chrome.get(page.as_uri())
-        says = lambda: chrome.find_element(By.ID, "says").text  # noqa: E731
-        body = chrome.find_element(By.TAG_NAME, "body")
-        assert says().startswith("Step 1 of")
-        body.send_keys(Keys.ARROW_RIGHT)
-        assert says().startswith("Step 2 of")
-        body.send_keys(Keys.END)
-        last = re.match(r"Step ([\d,]+) of ([\d,]+)", says())
-        assert last[1] == last[2]
-        body.send_keys(Keys.HOME)
-        Select(chrome.find_element(By.ID, "warps")).select_by_value("")
-        Select(chrome.find_element(By.ID, "kinds")).select_by_value("other bulk load")
-        assert "bulk load" in says()
-        assert "mbarrier" in chrome.find_element(By.ID, "pending").text
-        assert len(chrome.find_elements(By.CSS_SELECTOR, "#source .now")) == 1
-        Select(chrome.find_element(By.ID, "kinds")).select_by_value("shared load")
-        drawing = chrome.find_element(By.CSS_SELECTOR, "#map svg")
-        assert drawing.get_attribute("aria-label").startswith("Shared memory: ")
-        assert not [e for e in chrome.get_log("browser") if e["level"] == "SEVERE"]
-        assert chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-        if folder := os.environ.get("CONVLAB_SCREENSHOTS"):
-            chrome.save_screenshot(str(Path(folder) / "play.png"))
-    finally:
-        chrome.quit()
+    # Seconds to look for an element: a frame is loaded when it comes into view.
+    chrome.implicitly_wait(10)
+    yield chrome
+    chrome.quit()
+
+
+@pytest.mark.xdist_group("browser")
+def test_the_page_in_a_browser(chrome: Any, tmp_path: Path) -> None:
+    from selenium.webdriver import Keys
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.select import Select
+
+    page = convlab.play("11_wgmma_tf32", TINY[1]).save(tmp_path / "page.html")
+    chrome.get(page.as_uri())
+    says = lambda: chrome.find_element(By.ID, "says").text
+    body = chrome.find_element(By.TAG_NAME, "body")
+    assert says().startswith("Step 1 of")
+    body.send_keys(Keys.ARROW_RIGHT)
+    assert says().startswith("Step 2 of")
+    body.send_keys(Keys.END)
+    last = re.match(r"Step ([\d,]+) of ([\d,]+)", says())
+    assert last[1] == last[2]
+    body.send_keys(Keys.HOME)
+    Select(chrome.find_element(By.ID, "warps")).select_by_value("")
+    Select(chrome.find_element(By.ID, "kinds")).select_by_value("other bulk load")
+    assert "bulk load" in says()
+    assert "mbarrier" in chrome.find_element(By.ID, "pending").text
+    assert len(chrome.find_elements(By.CSS_SELECTOR, "#source .now")) == 1
+    Select(chrome.find_element(By.ID, "kinds")).select_by_value("shared load")
+    drawing = chrome.find_element(By.CSS_SELECTOR, "#map svg")
+    assert drawing.get_attribute("aria-label").startswith("Shared memory: ")
+    assert not [e for e in chrome.get_log("browser") if e["level"] == "SEVERE"]
+    assert chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    if folder := os.environ.get("CONVLAB_SCREENSHOTS"):
+        chrome.save_screenshot(str(Path(folder) / "play.png"))
+
+
+@pytest.mark.xdist_group("browser")
+@pytest.mark.parametrize("name", ["03_smem_tile", "10b_first_wgmma"])
+def test_the_figures_of_the_notebooks_work_without_a_kernel(
+    chrome: Any, tmp_path: Path, name: str
+) -> None:
+    nbconvert = pytest.importorskip("nbconvert")
+    from selenium.webdriver import Keys
+    from selenium.webdriver.common.by import By
+
+    page = tmp_path / f"{name}.html"
+    path = Path(__file__).resolve().parents[2] / "notebooks" / f"{name}.ipynb"
+    page.write_text(nbconvert.HTMLExporter().from_filename(str(path))[0])
+    chrome.get(page.as_uri())
+    frame = chrome.find_element(By.CSS_SELECTOR, 'iframe[title^="Step through"]')
+    chrome.execute_script("arguments[0].scrollIntoView()", frame)
+    chrome.switch_to.frame(frame)
+    says = lambda: chrome.find_element(By.ID, "says").text
+    assert says().startswith("Step 1 of")
+    # The keys go to the frame after a click into it.
+    chrome.find_element(By.ID, "says").click()
+    chrome.find_element(By.TAG_NAME, "body").send_keys(Keys.ARROW_RIGHT)
+    assert says().startswith("Step 2 of")

@@ -147,6 +147,13 @@ class CallableRunnable(Runnable):
         launch()
         return launch.y
 
+    def again(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
+        """Return y as `compute` does, for tensors that need no validation.
+
+        An earlier call had tensors of the same shapes, dtypes, device and storage sizes.
+        """
+        return self.compute(problem, *tensors)
+
 
 def _with_op(runnable: Runnable, what: str, advice: str = "") -> Callable[..., Tensor]:
     """Return the function that calls a runnable through torch's op; `what` is what needs it."""

@@ -73,6 +73,19 @@ class Cuda:
             launch()
         return launch.y
 
+    def repeats(self, kernel: Runnable) -> bool:
+        """Return whether `again` can replace the next `compute` of the same problem.
+
+        It cannot for a kernel that prints, or while a graph is captured, which skips the rehearsal.
+        """
+        return not _is_recorded() and not _prints(kernel.source or "")
+
+    def again(self, kernel: Runnable, build: Build, problem: Problem, inputs: Inputs) -> Tensor:
+        """Run a build that has computed this problem for inputs of the same alignments."""
+        launch = CudaLaunch(kernel, build, problem, inputs, empty)
+        launch()
+        return launch.y
+
     def interrupt(self) -> None:
         """Do nothing: a launch on the GPU cannot be stopped."""
 
@@ -94,7 +107,7 @@ class CudaLaunch(Launch):
         # The base class keeps the tensors alive, and so the memory behind the pointers.
         super().__init__(kernel, problem, inputs)
         self._entry = _entry_points(build.library, problem)
-        with torch.cuda.device(inputs[0].device):
+        with _on(inputs[0].device):
             self._allocate(allocate)
             self.prepare_filter()
 
@@ -111,7 +124,7 @@ class CudaLaunch(Launch):
             self._enter(self._entry.prepare, _address(self.inputs[1]), _address(self.plan))
 
     def _enter(self, entry_point, *arguments: int | None) -> None:
-        with torch.cuda.device(self.y.device):
+        with _on(self.y.device):
             error = entry_point(*arguments, torch.cuda.current_stream().cuda_stream)
         if error:
             name = self.runnable.name
@@ -154,6 +167,13 @@ class CudaLaunch(Launch):
                 "lower load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
                 kind="out of memory",
             ) from error
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Make a GPU the current one; do nothing if it is, because torch's switch takes longer."""
+    if device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(device)
 
 
 # A layer calls the same library for the same problem again and again.

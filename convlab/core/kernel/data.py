@@ -192,6 +192,17 @@ def require_storage(name: str, tensor: Tensor) -> None:
         )
 
 
+def alignments(tensors: Sequence[Tensor | None]) -> tuple[int, ...]:
+    """Return how many bytes each tensor starts past a multiple of 32, as a kernel will see it.
+
+    Accesses of up to 32 bytes depend on it. A tensor that is not contiguous is copied first.
+    """
+    return tuple(
+        tensor.data_ptr() % 32 if tensor is not None and tensor.is_contiguous() else 0
+        for tensor in tensors
+    )
+
+
 def resolved(tensor: Tensor) -> Tensor:
     """Return the tensor, or a copy if its memory lacks a pending negation or is only said to be 0."""
     return tensor.clone() if tensor._is_zerotensor() else tensor.resolve_neg()

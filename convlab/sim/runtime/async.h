@@ -263,9 +263,9 @@ void Worker::bulk_load(char* to, const char* from, int bytes, uintptr_t address,
     barrier.bytes -= bytes;
     complete_if_done(barrier);
     if (takes_notes())
-        note("bulk load", pc, text("to=%s;from=%s;bytes=%d;barrier=%s;phase=%u;missing=%d;missing_bytes=%ld",
+        note("bulk load", pc, text("to=%s;from=%s;bytes=%d;barrier=%s;phase=%u;now=%u;missing=%d;missing_bytes=%ld",
              note_place(uintptr_t(to)), note_place(uintptr_t(from)), bytes, note_place(address),
-             phase, barrier.missing, barrier.bytes));
+             phase, barrier.phase, barrier.missing, barrier.bytes));
 }
 
 // A copy of a thread that completes with the current phase of an mbarrier (cuda::memcpy_async).

@@ -1,0 +1,96 @@
+"""Make a layer's second call fast: remember calls that were validated, and launch equal ones at once.
+
+A layer calls the same kernel with tensors of the same shapes in each step of training. The first such
+call validates everything and rehearses the kernel. Its signature is then kept. A call of an equal
+signature only looks whether the kernel's files changed, allocates y and launches.
+
+Only calls on a GPU are kept, in torch's usual state: no tracing, no transform of `torch.func`, no
+autocast, no forward-mode derivatives. The simulator's launches take so long that nothing is gained.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from ..core.kernel.call import CallableRunnable, is_recorded, is_transformed
+from ..core.problem.problem import Problem
+from .choice import Auto
+
+# The kind of device whose calls are kept.
+_KIND = "cuda"
+# The most signatures for one kernel; a model has at most one for each layer and shape.
+_MOST = 1024
+
+
+class Call(NamedTuple):
+    """A call that was validated: its problem, and what computes it."""
+
+    problem: Problem
+    runnable: CallableRunnable
+
+
+# The kept calls of each kernel, by signature. It keeps no kernel alive that a call does not hold.
+_calls: WeakKeyDictionary[Callable, dict[Hashable, Problem]] = WeakKeyDictionary()
+
+
+def signature(x: Any, w: Any, bias: Any, options: tuple) -> Hashable | None:
+    """Return all that the validation of a call depends on; None if such calls are not kept.
+
+    Two calls of one signature have tensors of the same shapes, strides, types, alignments and
+    storage sizes, the same options, and the same state of torch.
+    """
+    if type(x) is not Tensor or x.device.type != _KIND or x.dim() != 4:
+        return None
+    if is_transformed() or is_recorded() or _has_tangents():
+        return None
+    if torch.is_autocast_enabled("cuda") or torch.are_deterministic_algorithms_enabled():
+        return None
+    facts = [*options, *map(type, options)]
+    facts += (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    facts.append(torch.cuda.current_device())
+    for tensor in (x, w, bias):
+        if tensor is None:
+            facts.append(None)
+            continue
+        if type(tensor) not in (Tensor, Parameter):
+            return None
+        facts += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
+        # These keys say what a tensor stands for: its numbers, or those of another one.
+        facts.append(torch._C._dispatch_keys(tensor).raw_repr())
+        facts += (tensor.untyped_storage().nbytes(), tensor.data_ptr() % 32)
+    signature = tuple(facts)
+    try:
+        hash(signature)
+    # An option that is a list is valid, but cannot be looked up.
+    except TypeError:
+        return None
+    return signature
+
+
+def _has_tangents() -> bool:
+    """Return whether forward-mode derivatives may be active; True if torch does not say."""
+    return getattr(forward_ad, "_current_level", 0) >= 0
+
+
+def kept(kernel: Callable, signature: Hashable) -> Call | None:
+    """Return the kept call of a kernel for a signature, or None."""
+    calls = _calls.get(kernel)
+    problem = calls and calls.get(signature)
+    if problem is None:
+        return None
+    return Call(problem, kernel.choice(problem) if isinstance(kernel, Auto) else kernel)
+
+
+def keep(kernel: Callable, signature: Hashable, problem: Problem) -> None:
+    """Keep the signature of a call that has succeeded."""
+    if not isinstance(kernel, (Auto, CallableRunnable)):
+        return
+    calls = _calls.setdefault(kernel, {})
+    if len(calls) >= _MOST:
+        calls.clear()
+    calls[signature] = problem
