@@ -70,7 +70,7 @@ def best(
     Parameters
     ----------
     problem : a Problem, or the name or the spec of one; float32, NCHW. For a gradient
-        ("wide weight_gradient") the kernels that compute it are compared; layers ask for these in the
+        ("backward.wide_weight") the kernels that compute it are compared; layers ask for these in the
         backward pass on a GPU.
     precision : "fp32", or "tf32", which allows both classes: the bound of the result's error.
     engine : where it will run: "cuda", "sim" or "auto", as for `load`.
