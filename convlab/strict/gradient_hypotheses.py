@@ -8,6 +8,7 @@ Mistakes are other indices in a product, products that are left out, and correct
 place of the gradient.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -494,14 +495,17 @@ def _of_weight_products(sums: WeightSums) -> Iterator[Hypothesis]:
 def _of_ranges(index: np.ndarray, nouns: str) -> Iterator[Hypothesis]:
     """Yield hypotheses on equal ranges of an index, of which a kernel adds some only."""
     size = index.size
-    for count in _SPLITS:
-        # A range may be a multiple of the pixels that a block stages at a time.
-        for each in sorted({-(-size // (count * unit)) * unit for unit in _STAGED}):
-            # With few elements some numbers of ranges do not exist.
-            if -(-size // each) == count:
-                of = f"of {count} ranges of {nouns}"
-                yield _factors(f"the last {of} is left out", index < (count - 1) * each)
-                yield _factors(f"only the first {of} is added", index < each)
+    tried = set()
+    # A range may be a multiple of the pixels that a block stages at a time.
+    for unit, count in itertools.product(_STAGED, _SPLITS):
+        each = -(-size // (count * unit)) * unit
+        # With few elements some numbers of ranges do not exist.
+        if -(-size // each) != count or (count, each) in tried:
+            continue
+        tried.add((count, each))
+        of = f"of {count} ranges of {nouns}"
+        yield _factors(f"the last {of} is left out", index < (count - 1) * each)
+        yield _factors(f"only the first {of} is added", index < each)
 
 
 def _not_last(shape: tuple[int, int, int]) -> np.ndarray:
