@@ -19,6 +19,8 @@
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
 //       or Q <= 64 and 72000 + 8 * (C // groups) * ((R - 1) * dilation_h + 1)
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
+// best: tf32 == 0, groups == 1, R * S >= 9, N * P * Q >= 25000,
+//       N * P * Q * K * C * R * S >= 20000000000
 // limits: The tensor cores, with three products where TF32 has one. An infinity times an infinity is NaN.
 #define TERMS 2
 #include "21_weight_gradient_wgmma.cu"

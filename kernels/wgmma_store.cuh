@@ -73,14 +73,16 @@ __device__ __forceinline__ void store_tile(const ConvProblem& conv, const Tiling
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     T* y_k = g_y + (int64_t(at.n) * conv.K + mine.first) * PQ;
     if (tiling.rows_out) {
-        // Each consumer has one row of the tile. The copy engine stores the part that is a multiple
-        // of 16 bytes; threads store the rest at the two ends.
+        // Each consumer has one row of the tile, or its part of the only row. The copy engine stores
+        // the part that is a multiple of 16 bytes; threads store the rest at the two ends.
         constexpr int kMultiple = 16 / sizeof(T);
         T* s_y = reinterpret_cast<T*>(b.s_bytes + tiling.y_at) +
                  b.warp * 8 * row_pitch(positions);
-        const int p = at.p + consumer;
-        const int length = p < conv.P ? min_of(tiling.columns, conv.Q - at.q) : 0;
-        T* y_row = y_k + int64_t(p) * conv.Q + at.q;
+        const int p = at.p + (tiling.rows == 1 ? 0 : consumer);
+        const int left = tiling.rows == 1 ? consumer * positions : 0;   // its first column
+        const int columns = min_of(tiling.columns, conv.Q - at.q) - left;
+        const int length = p < conv.P ? max_of(min_of(columns, positions), 0) : 0;
+        T* y_row = y_k + int64_t(p) * conv.Q + at.q + left;
         auto shift_of = [&](int k) {   // a row's numbers past a multiple of 16 bytes
             const unsigned first = unsigned(reinterpret_cast<uintptr_t>(y_row) / sizeof(T));
             return int((first + unsigned(k) * unsigned(PQ)) % kMultiple);

@@ -126,15 +126,34 @@ inline bool cut(Tiling& t, const ConvProblem& conv, int multiprocessors, Style s
     const int right = (conv.S - 1) * conv.dilation_w / conv.stride_w;   // pixels of a plane
     const int down = (conv.R - 1) * conv.dilation_h / conv.stride_h;
     const int planes = conv.stride_h * conv.stride_w;
-    t.tiles_q = ceil_div(conv.Q, positions);
-    t.columns = ceil_div(ceil_div(conv.Q, t.tiles_q), 4) * 4;   // tiles begin at multiples of 4
-    if (t.tiles_q == 1) t.columns = conv.Q;
-    t.pitch = t.columns + right;
-    if (vectors) {
-        t.left = (4 - conv.pad_w % 4) % 4;
-        t.pitch = ceil_div(t.left + t.pitch, 4) * 4 + 1;
+    if (vectors) t.left = (4 - conv.pad_w % 4) % 4;
+    auto lay_out = [&](int tiles_q) {
+        t.tiles_q = tiles_q;
+        t.columns = ceil_div(ceil_div(conv.Q, tiles_q), 4) * 4;   // tiles begin at multiples of 4
+        if (tiles_q == 1) t.columns = conv.Q;
+        t.pitch = t.columns + right;
+        if (vectors) t.pitch = ceil_div(t.left + t.pitch, 4) * 4 + 1;
+        t.rows = max_of(beside, (beside * positions - t.columns) / t.pitch + 1);
+        t.tiles_p = ceil_div(conv.P, t.rows);
+    };
+    lay_out(ceil_div(conv.Q, positions));
+    if (t.tiles_q > 1 && conv.P == 1 && down == 0) {   // one row for both consumers
+        lay_out(ceil_div(conv.Q, beside * positions));
+        t.rows = 1;
+    } else if (t.tiles_q > 1 && beside == 2 && !vectors) {
+        // Narrower tiles with more rows, if an eighth fewer of them are enough.
+        const int least = t.tiles_q, staged = (t.rows + down) * t.pitch;
+        int best = least;
+        int64_t fewest = int64_t(t.tiles_q) * t.tiles_p * 7 / 8;
+        for (int tiles_q = least + 1; tiles_q <= 2 * least + 1; ++tiles_q) {
+            lay_out(tiles_q);
+            const int64_t tiles = int64_t(t.tiles_q) * t.tiles_p;
+            if (tiles > fewest || (t.rows + down) * t.pitch > staged) continue;
+            fewest = tiles;
+            best = tiles_q;
+        }
+        lay_out(best);
     }
-    t.rows = max_of(beside, (beside * positions - t.columns) / t.pitch + 1);
     t.images = 1;
     t.image_rows = conv.P + down;
     if (t.tiles_q == 1 && t.rows >= conv.P) {
@@ -192,7 +211,8 @@ inline Tiling tiling_for(const ConvProblem& conv, int smem, int multiprocessors,
         if (t.taps == 1) return t;
         t.taps = ceil_div(t.taps, 3);
     }
-    if (t.rows == 2 && t.images == 1) fits(2, 2, true);
+    const bool one_row = t.rows == 1 && style.halves == 1;   // of both consumers
+    if ((t.rows == 2 || one_row) && t.images == 1) fits(2, 2, true);
     while (t.slots < 4 && fits(t.stages, t.slots + 1, t.rows_out)) {}
     while (t.stages < kMaxStages && fits(t.stages + 1, t.slots, t.rows_out)) {}
     return t;

@@ -6,6 +6,7 @@ calls the system is refused, with its line. This is the first of two walls. The 
 depend on the text: the process that runs the kernel is confined (``convlab/sim/confine.py``).
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from ..core.builds.compile import exported
 from ..core.errors import BuildError, ProblemError
 from ..core.kernel.catalog import KERNEL_DIR
+from ..core.kernel.kernel import load
 from ..core.machine import toolchain
 
 # The headers that a file may include, besides those in kernels/.
@@ -100,15 +102,6 @@ _PLAIN_C = {
     "__snprintf_chk",
     "abort",
 }
-# what libstdc++ uses, if the compiler links it statically into each library,
-_STATIC_RUNTIME = "__gcclibcxx_demangle_callback"
-_OF_STATIC_RUNTIME = re.compile(
-    r"_Unwind_\w+$|__isoc\d+_\w+$|_ZGTt\w+$|"
-    r"__(?:errno_location|libc_single_threaded|pthread_key_create|tls_get_addr)$|"
-    r"_dl_find_object$|dl_iterate_phdr$|pthread_\w+$|"
-    r"(?:arc4random|close|fputc|fputs|free|fwrite|getentropy|gettext|ioctl|malloc|memchr|open|read|"
-    r"realloc|calloc|sprintf|stderr|strcmp|strncmp|syscall|write|secure_getenv|getenv)$"
-)
 # and C's mathematics: one word, perhaps with an f.
 _MATHEMATICS = re.compile(
     r"(?:a?(?:sin|cos|tan)h?|atan2|exp2?|expm1|log(?:2|10|1p)?|pow|sqrt|cbrt|hypot|fabs|fmod|floor|"
@@ -184,16 +177,24 @@ def vet_library(library: Path, name: str) -> None:
                 f"{name} defines {symbol[:60]} with C linkage; a lab's file defines conv2d only, and "
                 "__global__ and __device__ functions without extern"
             )
-    patterns = [_INSERTED, _MATHEMATICS]
-    if _STATIC_RUNTIME in exported(library):
-        # Then nothing tells the runtime's calls from the text's, which `vet_source` has read.
-        patterns.append(_OF_STATIC_RUNTIME)
-    for symbol in sorted(_undefined(library) - _PLAIN_C - exported(runtime())):
+    patterns = (_INSERTED, _MATHEMATICS)
+    allowed = _PLAIN_C | exported(runtime()) | _used_by_a_shipped_kernel()
+    for symbol in sorted(_undefined(library) - allowed):
         if not any(pattern.match(symbol) for pattern in patterns):
             raise ProblemError(
                 f"{name} calls {symbol[:60]}; a lab's file may call the CUDA runtime and mathematics "
                 "only: remove the call"
             )
+
+
+@functools.cache
+def _used_by_a_shipped_kernel() -> frozenset[str]:
+    """Return the names that a kernel of ours uses, which are those of this machine's compiler.
+
+    Some compilers put their C++ runtime into each library, and it calls other functions of C in each
+    version.
+    """
+    return frozenset(_undefined(load("01_direct", engine="sim").build().library))
 
 
 def _undefined(library: Path) -> set[str]:

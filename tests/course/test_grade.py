@@ -7,7 +7,8 @@ import pytest
 import convlab
 from convlab.__main__ import main
 from convlab.core import rooms as grade_rooms
-from convlab.core.errors import LaunchError
+from convlab.core.errors import LaunchError, ProblemError
+from convlab.course import vet
 from convlab.course.grade import grade, verify
 from tests.submissions import deviations, right_predictions, write_lab, write_submission
 
@@ -28,6 +29,18 @@ def test_a_planted_submission_gets_its_points(small, name):
     path = write_submission(folder, name, right)
     result = convlab.grade(path, lab.path)
     assert not deviations(name, result.facts)
+
+
+def test_what_the_compiler_adds_to_each_library_is_allowed(monkeypatch):
+    """Some compilers link their C++ runtime statically, and it uses other functions in each version."""
+    library = convlab.load("04_implicit_gemm", engine="sim").build().library
+    used = vet._undefined(library)
+    monkeypatch.setattr(vet, "_undefined", lambda _: used | {"strfromf128"})
+    monkeypatch.setattr(vet, "_used_by_a_shipped_kernel", lambda: {"strfromf128"})
+    vet.vet_library(library, "mine.cu")
+    monkeypatch.setattr(vet, "_used_by_a_shipped_kernel", set)
+    with pytest.raises(ProblemError, match="mine.cu calls strfromf128; a lab's file may call"):
+        vet.vet_library(library, "mine.cu")
 
 
 def test_a_right_file_is_graded_and_verified(small, capfd):

@@ -30,7 +30,9 @@ from convlab.core.kernel.kernel import WORKSPACE_LIMIT
 from tests.instruments.planted import BUILD, FAULT, MUTANTS, WRONG, Mutant
 
 _RELU = convlab.problem("N2 C24 H7 W9 K20 R3 S3 p1 relu")
-PROBLEMS = (*convlab.problems("awkward"), _RELU, replace(_RELU, bias=True))
+# One row, too long for one consumer of the rungs on wgmma.
+_LONG_ROW = convlab.problem("N1 C5 H1 W601 K3 R1 S3 p0x1")
+PROBLEMS = (*convlab.problems("awkward"), _RELU, replace(_RELU, bias=True), _LONG_ROW)
 # For kernels compiled for one filter and stride that no other problem has. It comes last.
 _SPECIALISED = convlab.problem("limits.depthwise_s2")
 

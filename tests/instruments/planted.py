@@ -1258,6 +1258,11 @@ TENSOR_DATA = _of(
     _m("channels_exchanged", "the filter is packed as if C and K were not exchanged",
        ("(((group * K_group + k) * C_group + c) * conv.R + r)",
         "(((group * C_group + c) * K_group + k) * conv.R + r)")),
+    _m("row_shared", "both consumers store their part of the only row to its first columns",
+       ("tiling.rows == 1 ? consumer * positions : 0;", "0;"), inline="wgmma_store.cuh", sim=FAULT,
+       cuda=WRONG, at=("bulk_store(to", "to[i] = from[i]", "to[tail + i]")),
+    _m("row_not_shared", "with one row, the second consumer multiplies what the first one does",
+       ("t.rows == 2 ? t.pitch : positions;", "t.rows == 2 ? t.pitch : 0;"), inline="wgmma_tile.cuh"),
 )  # fmt: skip
 
 ROWS_DATA = _of(
@@ -1268,6 +1273,56 @@ ROWS_DATA = _of(
        ("walk.up = kR - 1 - conv.pad_h;", "walk.up = conv.pad_h;")),
     _m("columns_kept", "the same for the columns",
        ("walk.left = (conv.S - 1) * conv.dilation_w - conv.pad_w;", "walk.left = conv.pad_w;")),
+    _m("groups_read_on", "a thread of the second group of loaders begins behind the first group's pixels",
+       ("(threadIdx.x - kConsumers) % kLoaders, lane", "(threadIdx.x - kConsumers), lane"), sim=FAULT,
+       cuda=WRONG, at=_ON_TENSOR_CORES),
+    _m("turn_of_both", "both groups of loaders fill every stage",
+       ("const bool mine = turn == loader_group;", "const bool mine = true;"), sim=FAULT, cuda=None,
+       why=OVERLAP, at=("s_to[", "mbarrier_", "wgmma_")),
+    _m("sums_not_moved", "the sums of a row are not moved up when the row above is complete",
+       ("j + kRowSums < kSums ? r_rows[j + kRowSums] : 0.0f;", "j < kRowSums ? r_rows[j] : 0.0f;")),
+)  # fmt: skip
+
+ROWS_PARTS = _of(
+    "20f_data_gradient_rows_3xtf32",
+    _m("low_dropped", "the low part of dy is not multiplied",
+       ("wgmma_n(r_acc[tile], wgmma_moved(dy_tile, 2 * walk.pitch), w_tap, true);", ""),
+       inline="20b_data_gradient_rows.cu"),
+    _m("sums_dropped", "the sums of all periods but the last are dropped",
+       ("r_sum[tile][j] += r_acc[tile][j];", "r_sum[tile][j] = r_acc[tile][j];"),
+       inline="20b_data_gradient_rows.cu"),
+)  # fmt: skip
+
+ROWS_HALF = _of(
+    "20g_data_gradient_rows_bf16",
+    _m("halves_swapped", "the two filters of a word are exchanged",
+       ("uint32_t(dy[k].bits) | uint32_t(dy[k + 1].bits) << 16",
+        "uint32_t(dy[k + 1].bits) | uint32_t(dy[k].bits) << 16"), inline="20b_data_gradient_rows.cu"),
+    _m("chunks_of_eight", "a chunk is taken for 8 filters, as in TF32",
+       ("int(rest % chunks) * kChunk + quad", "int(rest % chunks) * 8 + quad"),
+       inline="20b_data_gradient_rows.cu"),
+)  # fmt: skip
+
+STRIDES_DATA = _of(
+    "20e_data_gradient_strides",
+    _m("no_barrier_taps", "warps read the table of taps before it is written",
+       ("    __syncthreads();\n    if (b.warp == 11) {", "    if (b.warp == 11) {"),
+       at=(*_ON_TENSOR_CORES, "s_tap[tap]", "(row.at + part.pad_h)"), **_BEFORE_ROLES),
+    _m("remainder_negative", "the remainder of a negative number is taken for a phase",
+       ("int((from % stride + stride) % stride)", "int(from % stride)"), sim=FAULT, cuda=None,
+       why="a GPU shows it only if the address is not mapped", at=("g_packed[to", "(row.at + part.pad_h)")),
+    _m("not_sorted", "the taps of a phase of columns begin as if one row had all of them",
+       ("phases.row_taps[row.phase] * phases.column_before", "phases.column_before"), sim=FAULT,
+       cuda=WRONG, at=("g_packed[to", "(row.at + part.pad_h)")),
+    _m("neighbours_in_one_phase", "all phases of a row are stored to the columns of the first",
+       ("* phases + along % phases;", "* phases;"), sim=FAULT, cuda=WRONG, at=("dx_first[", "s_dx[c *")),
+    _m("rows_without_taps", "rows of dx that no tap reaches are not stored",
+       ("        store_rows<phases>(conv,", "        if (chunks > 0) store_rows<phases>(conv,")),
+    _m("stage_freed_early", "a stage is freed after its first group of products",
+       ("release(begins);", "release(true);"), sim=FAULT, cuda=None, why=OVERLAP,
+       at=("copy_async<4>(s_dy", "k < filters);", "mbarrier_", "wgmma_")),
+    _m("rows_of_all", "the last rows of a phase are stored below the image",
+       ("p < part.P && h < conv.H &&", "p < part.P &&"), sim=FAULT, at=("dx_first[",)),
 )  # fmt: skip
 
 TURNED_PARTS = _of(
@@ -1315,7 +1370,7 @@ PARTS_WEIGHT = _of(
 
 GRADIENTS = (
     *DATA, *DATA_GEMM, *DEPTHWISE_DATA, *WEIGHT, *WEIGHT_GEMM, *DEPTHWISE_WEIGHT,
-    *TENSOR_DATA, *ROWS_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT, *PARTS_WEIGHT,
+    *TENSOR_DATA, *ROWS_DATA, *ROWS_PARTS, *ROWS_HALF, *STRIDES_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT, *PARTS_WEIGHT,
 )  # fmt: skip
 
 MUTANTS = (
