@@ -32,8 +32,17 @@ from tests.instruments.training_step import ResNet18
 
 # The rungs that are timed, and cuDNN's classes.
 RUNGS = {
-    "data gradient": ("18b_data_gradient_gemm", "20_data_gradient_wgmma", "20b_data_gradient_rows"),
-    "weight gradient": ("19b_weight_gradient_gemm", "21_weight_gradient_wgmma"),
+    "data gradient": (
+        "18b_data_gradient_gemm",
+        "20_data_gradient_wgmma",
+        "20b_data_gradient_rows",
+        "20f_data_gradient_rows_3xtf32",
+    ),
+    "weight gradient": (
+        "19b_weight_gradient_gemm",
+        "21_weight_gradient_wgmma",
+        "21c_weight_gradient_3xtf32",
+    ),
 }
 LIBRARY = ("cudnn:fp32", "cudnn:tf32")
 # Seconds that timing one kernel on one problem takes.
