@@ -83,7 +83,7 @@ def test_a_split_that_a_rung_leaves_out_is_explained() -> None:
     spoilt = text.replace("range < ranges;", "range < ranges - 1;")
     assert spoilt != text
     kernel = convlab.compile(spoilt, name="spoilt", engine="sim")
-    report = check(kernel, "N4 C3 H20 W21 K4 R3 S3 p1 weight_gradient")
+    report = check(kernel, "N4 C3 H21 W21 K4 R3 S3 p1 weight_gradient")
     assert report.patterns[0].startswith("the last of 6 ranges of pixels is left out: all ")
 
 
