@@ -889,6 +889,11 @@ POINTWISE = _of(
        ("if (m + j >= work.pixels || (work.vectors && j > 0)) continue;",
         "if (work.vectors && j > 0) continue;"), at=("make_float4(y_of", "*y = y_of"), sim=FAULT,
        shipped=True),
+    _m("overlap_short", "tiles overlap, and none stores the sectors that begin in a tile's last pixels",
+       ("OVERLAP_FROM 16777216", "OVERLAP_FROM 1"),
+       ("begins >= work.step ||", "begins >= work.step - 8 ||")),
+    _m("first_part_dropped", "tiles overlap, and a plane's first part of a sector is not stored",
+       ("OVERLAP_FROM 16777216", "OVERLAP_FROM 1"), ("begins < 0 && at.tile > 0", "begins < 0")),
 )  # fmt: skip
 
 POINTWISE_TF32 = _of(
