@@ -238,6 +238,32 @@ def test_an_int_offset_of_a_filter_an_image_or_parts_is_found(
     assert _on(direct(old, new, path), large) == checking.INCORRECT
 
 
+@pytest.mark.parametrize(
+    "path, old, new, at",
+    [
+        (
+            "18",
+            "const int64_t i = int64_t(blockIdx.x) * kThreads",
+            "const int i = blockIdx.x * kThreads",
+            1,
+        ),
+        ("18", "(int64_t(n) * conv.K + first_k) * PQ", "int((n * conv.K + first_k) * PQ)", 3),
+        ("18", "w_c[int64_t(k) * C_group * RS", "w_c[int(k * C_group * RS)", -1),
+        ("19", "(n * conv.C + channel) * HW", "int((n * conv.C + channel) * HW)", 1),
+        ("19", "(n * conv.K + k) * PQ", "int((n * conv.K + k) * PQ)", 2),
+        ("19", "(n * conv.K + k) * PQ", "int((n * conv.K + k) * PQ)", 3),
+    ],
+    ids=["index of dx", "image of dy", "filter", "x", "dy", "group of dy"],
+)
+def test_an_int_offset_of_a_gradient_is_found(path: str, old: str, new: str, at: int) -> None:
+    name = convlab.load(path, engine="sim").name
+    large = sparse.sparse_problems(direct(path=name))[at]
+    shapes = (large.first_shape, large.second_shape, large.output_shape)
+    assert max(map(math.prod, shapes)) > 1 << 31
+    assert _on(direct(path=name), large) == "correct"
+    assert _on(direct(old, new, name), large) == checking.INCORRECT
+
+
 def _on(kernel: convlab.Kernel, large: Problem) -> str:
     """Return the outcome of a kernel on a large problem, or "unsupported"."""
     checker = checking.Checker.of(kernel, 0, False)

@@ -179,11 +179,12 @@ def _run_and_compare(
 
 
 def _wrong_outputs(compared: OutputComparison, setting: Setting, precision: str) -> list[Finding]:
-    """Return the errors of single outputs, and of y as a whole."""
+    """Return the errors of single outputs, and of the whole output."""
     failures = setting.explain(compared) + compared.failures()
     if not compared.error <= compared.bound:
+        name = compared.problem.computation.output
         text = (
-            f"the relative error of y is {compared.error:.2g}; {precision} allows "
+            f"the relative error of {name} is {compared.error:.2g}; {precision} allows "
             f"{compared.bound:.2g} on this problem"
         )
         kind = "wrong result" if compared.wrong else "too imprecise"
