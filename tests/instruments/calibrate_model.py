@@ -20,8 +20,12 @@ import hashlib
 import itertools
 import json
 import math
+import pickle
+import re
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +39,8 @@ from convlab.core.machine import device, toolchain
 from convlab.core.timing.measure import measure
 from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
-from convlab.profile.forecast import prediction_of
-from convlab.profile.time_model import OVERLAP, PIPELINE_OVERLAP, SUSTAINED, Part
+from convlab.profile.forecast import counted, predicted
+from convlab.profile.time_model import OVERLAP, PIPELINE_OVERLAP, SUSTAINED
 from tests.instruments.pages import write_between
 
 MEASURED = Path(__file__).parent / "measured_h200.json"
@@ -64,8 +68,6 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 RUNGS = NOTEBOOKS / "h200.json"
 # Measured when the model's structure was final: all rungs on eight smaller problems, and two sweeps.
 LATER = Path(__file__).parent / "measured_later_h200.json"
-# These modules show predictions, and do not change them.
-NOT_THE_MODEL = ("forecast.py", "tables.py", "inspection.py", "command.py", "roofline.py")
 PACKAGE = Path(convlab.__file__).parent
 ALL_ROWS = Path("PREDICTED.md")
 KERNELS_PAGE = catalog.KERNEL_DIR / "README.md"
@@ -76,6 +78,9 @@ TABLES = {
     "resnet50": ("resnet50", "H100"),
     "resnet50_bf16": ("resnet50", "H100"),
 }
+# A row of its table of gradients, for example "| `square`, data |", and its cells: "6.98, `20b`".
+GRADIENT_ROW = re.compile(r"^\| `(\w+)`, (?:data|weight) \|(.*)$", re.MULTILINE)
+GRADIENT_CELL = re.compile(r"([\d.]+), `(\w+)`")
 RUNG_GRID = [
     (sustained / 100, overlap, pipeline)
     for sustained in range(72, 95, 2)
@@ -271,6 +276,10 @@ def measured_rows() -> list[dict]:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if len(cells) > 4 and cells[2] in names:
                 add(table, gpu, cells[2], f"{set_name}.{cells[0]}", float(cells[3]))
+    for row in GRADIENT_ROW.finditer(text):
+        for ms, short in GRADIENT_CELL.findall(row[2]):
+            kernel = next(name for name in names if name.startswith(f"{short}_"))
+            add("gradients", "H100", kernel, row[1], float(ms))
     later = json.loads(LATER.read_text())
     for kind in ("times", "sweeps"):
         for row in later[kind]:
@@ -281,60 +290,93 @@ def measured_rows() -> list[dict]:
     return list(unique.values())
 
 
-def rung_points(names: list[str] | None = None) -> pd.DataFrame:
-    """Predict all measured times of rungs; a prediction of the same code is read from the cache."""
+def rung_points(
+    names: list[str] | None = None, seconds_left: float = math.inf
+) -> tuple[pd.DataFrame, int]:
+    """Predict all measured times of rungs; return the rows, and how many there was no time for.
+
+    Counts of the same code are read from the cache: the simulator takes most of the time.
+    """
     rows = [row for row in measured_rows() if not names or row["kernel"] in names]
-    root = toolchain.cache_dir() / "predicted"
-    root.mkdir(exist_ok=True)
     code = hashlib.sha256()
-    for path in sorted([*PACKAGE.glob("profile/*.py"), *PACKAGE.glob("sim/**/*.*")]):
-        if path.name not in NOT_THE_MODEL:
-            code.update(path.read_bytes())
+    counting = [*PACKAGE.glob("sim/**/*.*"), PACKAGE / "profile" / "sampling.py"]
+    for path in sorted([*counting, *catalog.KERNEL_DIR.glob("*.cuh")]):
+        code.update(path.read_bytes())
+    ends = time.monotonic() + seconds_left
     found = []
+    left = 0
     for row in rows:
         kernel = convlab.load(row["kernel"], engine="sim")
-        asked = convlab.problem(row["problem"])
+        asked = convlab.problem(row["problem"]).computing(kernel.computes)
         digest = code.copy()
-        for text in (kernel.source, str(kernel.defines), str(asked), row["gpu"]):
+        for text in (kernel.source, str(kernel.defines), str(asked), asked.computes):
             digest.update(text.encode())
-        saved = root / f"{kernel.name.partition('@')[0]}-{digest.hexdigest()[:20]}.json"
-        if saved.exists():
-            answer = json.loads(saved.read_text())
-        else:
-            print(f"{kernel.name}, {asked.label}", file=sys.stderr)
-            answer = _predicted(kernel, asked, row["gpu"])
-            saved.write_text(json.dumps(answer))
-        if "error" in answer:
-            print(f"{kernel.name}, {asked.label}: {answer['error']}", file=sys.stderr)
+        name = f"{kernel.name.partition('@')[0]}-{digest.hexdigest()[:20]}"
+        try:
+            counts = _saved_counts(name, kernel, asked, row["gpu"], can_count=time.monotonic() < ends)
+            if counts is None:
+                left += 1
+                continue
+            prediction = predicted(kernel, asked, device.find_gpu(row["gpu"]), counts)
+        except ConvlabError as error:
+            print(f"{kernel.name}, {asked.label}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
-        parts = [Part(**part) for part in answer["parts"]]
         # The family: 01 for 01b_register_channels. Its rungs share code.
         family = row["kernel"][:2]
-        found.append({**row, "label": asked.label, "family": family, "parts": parts})
-    return pd.DataFrame(found)
+        more = {"label": asked.label, "family": family, "parts": prediction.parts}
+        found.append({**row, **more, "group": prediction.group})
+    return pd.DataFrame(found), left
 
 
-def _predicted(kernel: convlab.Kernel, asked: convlab.Problem, gpu: str) -> dict:
-    """Return the parts of a prediction as JSON, or its error."""
-    try:
-        prediction, _ = prediction_of(kernel, asked, device.find_gpu(gpu))
-    except ConvlabError as error:
-        return {"error": str(error).splitlines()[0]}
-    parts = []
-    for part in prediction.parts:
-        terms = {name: float(seconds) for name, seconds in part.terms.items()}
-        # `Part.time` asks whether there is a mix: a library has none.
-        mix = {"all": float(sum(part.mix.values()))} if part.mix else {}
-        parts.append(
-            {
-                "name": part.name,
-                "terms": terms,
-                "sm_seconds": float(part.sm_seconds),
-                "mix": mix,
-                "pipelined": part.pipelined,
-            }
-        )
-    return {"parts": parts}
+@dataclass(frozen=True)
+class SavedCounts:
+    """The counts of a run that a prediction reads; see `convlab.profile.sampling.Counts`."""
+
+    counters: dict
+    launches: list
+    lines: list
+    executed: dict
+    reaches: list
+    sampling: dict | None
+    flops: float | None
+    accesses: tuple = ()
+    findings: tuple = ()
+    complete: bool = True
+
+
+def _saved_counts(
+    name: str, kernel: convlab.Kernel, asked: convlab.Problem, gpu: str, *, can_count: bool
+) -> SavedCounts | None:
+    """Return a kernel's counts, from the cache if they are there; None if it may not count them."""
+    root = toolchain.cache_dir() / "counted"
+    root.mkdir(exist_ok=True)
+    saved = root / f"{name}.pickle"
+    if saved.exists():
+        counts = pickle.loads(saved.read_bytes())
+        counts = counts if isinstance(counts, str) else SavedCounts(**counts)
+    elif not can_count:
+        return None
+    else:
+        started = time.perf_counter()
+        try:
+            of = counted(kernel, asked, device.find_gpu(gpu))
+            counts = SavedCounts(
+                dict(of.counters),
+                list(of.launches),
+                list(of.lines),
+                {file: dict(lines) for file, lines in of.executed.items()},
+                list(of.reaches),
+                of.sampling,
+                of.flops,
+            )
+        except ConvlabError as error:
+            counts = str(error).splitlines()[0]
+        took = time.perf_counter() - started
+        print(f"{kernel.name}, {asked.label}: {took:.1f} s", file=sys.stderr)
+        saved.write_bytes(pickle.dumps(counts if isinstance(counts, str) else vars(counts)))
+    if isinstance(counts, str):
+        raise ProblemError(counts)
+    return counts
 
 
 def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
@@ -548,6 +590,12 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=40.0, help="seconds for the counters (default: 40)"
     )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        help="with --only rungs: count no further rows after this long, and keep the counts",
+    )
     parser.add_argument("--kernel", action="append", help="this kernel only (default: all rungs)")
     parser.add_argument("--only", choices=("times", "rungs", "dram"))
     parser.add_argument(
@@ -565,11 +613,16 @@ def main() -> None:
         given.measured.write_text(json.dumps(document, indent=1))
         return
     source = f"tests/instruments/{given.measured.name}"
+
+    def rungs() -> str:
+        found, left = rung_points(given.kernel, 60 * given.minutes)
+        if left:
+            sys.exit(f"{left} rows are not counted yet: run the same command again")
+        return rung_table(found, given.write and given.write / ALL_ROWS.name)
+
     made = {
         "times": lambda: table(points(document), document, source),
-        "rungs": lambda: rung_table(
-            rung_points(given.kernel), given.write and given.write / ALL_ROWS.name
-        ),
+        "rungs": rungs,
         "dram": lambda: dram_table(dram_rows(document), source),
     }
     for name in (given.only,) if given.only else made:

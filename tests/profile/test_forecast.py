@@ -28,7 +28,9 @@ def answers(monkeypatch, answer) -> list[tuple]:
     monkeypatch.setattr(
         rooms,
         "provided",
-        lambda kind, name: time if kind == "forecast" else provided(kind, name),
+        lambda kind, name: {"time": time, "prepare": lambda *_: None}[name]
+        if kind == "forecast"
+        else provided(kind, name),
     )
     return asked
 
@@ -77,10 +79,10 @@ def test_a_gpu_that_cannot_be_predicted_for_is_an_error(monkeypatch) -> None:
     with pytest.raises(ProblemError, match="GPU"):
         convlab.compare("01_direct", SMALL, engine="sim", gpu="H300")
     monkeypatch.setattr(toolchain, "cuda", lambda: None)
-    with pytest.raises(ProblemError, match="there is no nvcc"):
+    with pytest.raises(ProblemError, match="no nvcc.*pip install -r requirements.txt"):
         convlab.compare("01_direct", SMALL, engine="sim", gpu="H100")
     monkeypatch.setattr(rooms, "names", lambda kind: [])
-    with pytest.raises(ProblemError, match="needs the room `profile`"):
+    with pytest.raises(ProblemError, match="the room `profile` predicts them"):
         convlab.compare("01_direct", SMALL, engine="sim", gpu="H100")
 
 
@@ -91,14 +93,15 @@ def test_a_gpu_that_cannot_be_predicted_for_is_an_error(monkeypatch) -> None:
         (Forecast(1.0), "B is predicted faster: A 2 ms, B 1 ms on L4 at full size"),
         (Forecast(4.0), "B is predicted slower: "),
         (Forecast(1.5), "too close to predict: "),
-        (Forecast(1.0, "mma.sync"), "in doubt: A 2 ms, B 1 ms on L4 at full size (mma.sync)"),
-        ("no machine code", ""),
+        (Forecast(1.5, error=1.2), "B is predicted faster: "),
+        (Forecast(1.5, "not validated", error=1.2), "too close to predict: "),
+        (Forecast(1.0, "mma.sync"), "B is predicted faster: A 2 ms, B 1 ms on L4 at full size; mma"),
     ],
-    ids=["faster", "slower", "close", "in doubt", "unknown"],
+    ids=["faster", "slower", "close", "small error", "small error in doubt", "in doubt"],
 )
 def test_a_difference_within_the_models_error_is_not_predicted(b, says: str) -> None:
-    sentence = forecast.comparison(Forecast(2.0), b, "L4")
-    assert sentence.startswith(says) and bool(sentence) == bool(says)
+    sentence = forecast.comparison(Forecast(2.0, error=1.1 if b.error else None), b, "L4")
+    assert sentence.startswith(says)
 
 
 def test_ab_and_sweep_go_by_predicted_times(monkeypatch) -> None:
@@ -112,3 +115,5 @@ def test_ab_and_sweep_go_by_predicted_times(monkeypatch) -> None:
     assert "by predicted time: 03_smem_tile@TILE=8" in swept.sentence
     pair = convlab.ab(*reversed(times), SMALL, engine="sim", gpu="A100")
     assert "B is predicted faster: A 4 ms, B 1 ms on A100" in pair.sentence
+    assert (pair.verdict, pair.ratio) == ("predicted faster", 0.25)
+    assert pair.verdicts["counters"].endswith("bytes") and "predicted ms, A100" in str(pair)

@@ -18,6 +18,7 @@ from .ab_result import BELOW_WORDS
 # The heading and the format of a frame's columns.
 COSTS = {
     "predicted_ms": ("predicted ms", short),
+    "predicted_within": ("within x", "{:.1f}"),
     "time_ms": "time ms",
     "with_prepare_ms": "with prep. ms",
     "spread_pct": ("± %", "{:.1f}"),
@@ -43,8 +44,18 @@ _PHASES = {
 _MEANING = {"traffic_mb": " (bytes to and from global memory, not a time)"}
 
 
-# What to know about predicted times; profile/MODEL.md has the measurements.
-PREDICTED_ERROR = "most are within a factor of 1.6, and not all (convlab/profile/MODEL.md)"
+def predicted_error(within: pd.Series) -> str:
+    """Return what to know about predicted times; profile/MODEL.md has the measurements.
+
+    `within` has the known error of each predicted row, as a factor.
+    """
+    low = f"{within.min():.1f}"
+    high = f"{within.max():.1f}"
+    factor = low if low == high else f"{low} to {high}"
+    return (
+        f"for 9 of 10 measured kernels of their kinds they were right within a factor of {factor} "
+        "(convlab/profile/MODEL.md)"
+    )
 
 
 class Costly(Result):
@@ -73,9 +84,9 @@ class Comparison(Costly):
     frame : one row for each kernel: kernel, title, class, engine, correct, error, bound. On a GPU:
         time_ms, spread_pct (interquartile range over median), samples, mhz, tflops, floor_ms,
         x_floor, and with_prepare_ms where a kernel prepares its filter: the time including that.
-        On the simulator: predicted_ms where times are predicted, traffic_mb, floor_mb, x_floor,
-        shared_wavefronts, host_seconds. Then note. `predicted_ms` is of the problem `whole`, and the
-        others are of `problem`.
+        On the simulator: predicted_ms where times are predicted, predicted_within (the model's error
+        for 9 of 10 kernels of its kind, a factor), traffic_mb, floor_mb, x_floor, shared_wavefronts,
+        host_seconds. Then note. Predictions are of the problem `whole`, the others of `problem`.
         `correct` is None for a kernel that did not run.
     ok : whether a kernel is correct, and none is incorrect. A kernel that does not support the
         problem is not incorrect.
@@ -89,6 +100,7 @@ class Comparison(Costly):
     phases : for each kernel the seconds that its build, its check and its timing took.
     forecast_for : the name of the GPU that times are predicted for; empty if none are.
     whole : the problem at full size, of the predicted times; None without them.
+    unpredicted : why no times are predicted; empty if they are, or are measured.
     """
 
     problem: Problem
@@ -104,6 +116,7 @@ class Comparison(Costly):
     phases: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
     forecast_for: str = ""
     whole: Problem | None = None
+    unpredicted: str = ""
 
     @property
     def costs(self) -> list[dict[str, Any]]:
@@ -151,6 +164,9 @@ class Comparison(Costly):
                 f"; predicted fastest on {self.forecast_for}: {least.kernel}, "
                 f"{short(least.predicted_ms)} ms on {self.whole.label}"
             )
+            close = rows["predicted_ms"] < least.predicted_ms * least.predicted_within
+            if close.sum() > 1:
+                text += f" ({close.sum() - 1} more within the model's error)"
         elif self.cost in rows and rows[self.cost].notna().any():
             least = rows.loc[rows[self.cost].idxmin()]
             what = f"{self.kind.least}{_MEANING.get(self.cost, '')}"
@@ -206,10 +222,11 @@ class Comparison(Costly):
         """One line: what the floor is, why the problem was scaled down, what is not shown."""
         parts = ["floor: the theoretical minimum"]
         if "predicted_ms" in self.frame:
-            parts.insert(
-                0, f"predicted ms: for {self.forecast_for}, at full size; {PREDICTED_ERROR}"
-            )
+            error = predicted_error(self.frame["predicted_within"].dropna())
+            parts.insert(0, f"predicted ms: for {self.forecast_for}, at full size; {error}")
             parts.append("traffic and floor are of the problem that was run")
+        if self.unpredicted:
+            parts.append(self.unpredicted)
         if self.scaled:
             parts.append(self.scaled)
         verdicts = list(self.frame["correct"])

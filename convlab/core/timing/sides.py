@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -84,13 +84,27 @@ class Built:
 
 
 @contextmanager
-def build_all(kernels: Sequence[Runnable]) -> Iterator[Iterator[Built]]:
-    """Build runnables, as many at a time as there are cores; yield how each build ended, in order."""
+def build_all(
+    kernels: Sequence[Runnable], later: Sequence[Callable[[], None]] = ()
+) -> Iterator[Iterator[Built]]:
+    """Build runnables, as many at a time as there are cores; yield how each build ended, in order.
+
+    The functions `later` run meanwhile: the first builds wait for a library that one of them compiles.
+    They raise nothing.
+    """
     at_once = max(1, len(os.sched_getaffinity(0)))
-    with interrupt.held(), ThreadPoolExecutor(at_once) as pool:
+    with (
+        interrupt.held(),
+        ThreadPoolExecutor(at_once) as pool,
+        ThreadPoolExecutor(max(1, at_once // 2)) as beside,
+    ):
         try:
-            yield map(Future.result, [pool.submit(_built, kernel) for kernel in kernels])
+            builds = [pool.submit(_built, kernel) for kernel in kernels]
+            for function in later:
+                beside.submit(function)
+            yield map(Future.result, builds)
         finally:
+            beside.shutdown(wait=False, cancel_futures=True)
             pool.shutdown(wait=False, cancel_futures=True)
 
 
