@@ -79,7 +79,7 @@ def missing() -> str:
     if "time" not in rooms.names("forecast"):
         return "no predicted times: the room `profile` predicts them, and it is not installed"
     if toolchain.cuda() is None:
-        return f"no predicted times, which need the machine code, but no GPU: {toolchain.without_cuda()}"
+        return f"no predicted times, as they need the machine code: {toolchain.without_cuda()}"
     if toolchain.find("nvdisasm") is None:
         return f"no predicted times: there is no nvdisasm; `{toolchain.INSTALL}` installs it"
     return ""
@@ -93,7 +93,7 @@ def available() -> bool:
 def require() -> None:
     """Raise ProblemError if times cannot be predicted here."""
     if cause := missing():
-        raise ProblemError(f"gpu= predicts a time: {cause}")
+        raise ProblemError(f"gpu= cannot be used here: {cause}")
 
 
 def applies(kernel: Runnable) -> bool:

@@ -90,7 +90,9 @@ class Sweep(Costly):
         text = f"{self.kernel}: {len(self.frame)} of {points} points valid"
         if len(self.best) == 1:
             ((problem, kernel),) = self.best.items()
-            how = ", by predicted time" if "predicted_ms" in self.frame else ""
+            how = ", by traffic, which is not a time" if self.kind is COUNTED else ""
+            if "predicted_ms" in self.frame:
+                how = ", by predicted time"
             text += f"; best on {problem}{how}: {kernel}"
         return text
 

@@ -39,7 +39,7 @@ from convlab.core.machine import device, toolchain
 from convlab.core.timing.measure import measure
 from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
-from convlab.profile.forecast import counted, predicted
+from convlab.profile.forecast import ERRORS, counted, predicted
 from convlab.profile.time_model import OVERLAP, PIPELINE_OVERLAP, SUSTAINED
 from tests.instruments.pages import write_between
 
@@ -298,12 +298,15 @@ def rung_points(
     Counts of the same code are read from the cache: the simulator takes most of the time.
     """
     rows = [row for row in measured_rows() if not names or row["kernel"] in names]
+    root = toolchain.cache_dir() / "counted"
+    root.mkdir(exist_ok=True)
     code = hashlib.sha256()
     counting = [*PACKAGE.glob("sim/**/*.*"), PACKAGE / "profile" / "sampling.py"]
     for path in sorted([*counting, *catalog.KERNEL_DIR.glob("*.cuh")]):
-        code.update(path.read_bytes())
+        if path.suffix != ".pyc":
+            code.update(path.read_bytes())
     ends = time.monotonic() + seconds_left
-    found = []
+    calls = []
     left = 0
     for row in rows:
         kernel = convlab.load(row["kernel"], engine="sim")
@@ -312,12 +315,21 @@ def rung_points(
         for text in (kernel.source, str(kernel.defines), str(asked), asked.computes):
             digest.update(text.encode())
         name = f"{kernel.name.partition('@')[0]}-{digest.hexdigest()[:20]}"
+        gpu = device.find_gpu(row["gpu"])
+        calls.append((row, kernel, asked, gpu, root / f"{name}.pickle"))
+        if calls[-1][-1].exists():
+            continue
+        if time.monotonic() > ends:
+            left += 1
+            continue
+        _save_counts(*calls[-1][1:])
+    found = []
+    for row, kernel, asked, gpu, saved in [] if left else calls:
+        counts = pickle.loads(saved.read_bytes())
         try:
-            counts = _saved_counts(name, kernel, asked, row["gpu"], can_count=time.monotonic() < ends)
-            if counts is None:
-                left += 1
-                continue
-            prediction = predicted(kernel, asked, device.find_gpu(row["gpu"]), counts)
+            if isinstance(counts, str):
+                raise ProblemError(counts)
+            prediction = predicted(kernel, asked, gpu, SavedCounts(**counts))
         except ConvlabError as error:
             print(f"{kernel.name}, {asked.label}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
@@ -344,39 +356,27 @@ class SavedCounts:
     complete: bool = True
 
 
-def _saved_counts(
-    name: str, kernel: convlab.Kernel, asked: convlab.Problem, gpu: str, *, can_count: bool
-) -> SavedCounts | None:
-    """Return a kernel's counts, from the cache if they are there; None if it may not count them."""
-    root = toolchain.cache_dir() / "counted"
-    root.mkdir(exist_ok=True)
-    saved = root / f"{name}.pickle"
-    if saved.exists():
-        counts = pickle.loads(saved.read_bytes())
-        counts = counts if isinstance(counts, str) else SavedCounts(**counts)
-    elif not can_count:
-        return None
-    else:
-        started = time.perf_counter()
-        try:
-            of = counted(kernel, asked, device.find_gpu(gpu))
-            counts = SavedCounts(
-                dict(of.counters),
-                list(of.launches),
-                list(of.lines),
-                {file: dict(lines) for file, lines in of.executed.items()},
-                list(of.reaches),
-                of.sampling,
-                of.flops,
-            )
-        except ConvlabError as error:
-            counts = str(error).splitlines()[0]
-        took = time.perf_counter() - started
-        print(f"{kernel.name}, {asked.label}: {took:.1f} s", file=sys.stderr)
-        saved.write_bytes(pickle.dumps(counts if isinstance(counts, str) else vars(counts)))
-    if isinstance(counts, str):
-        raise ProblemError(counts)
-    return counts
+def _save_counts(
+    kernel: convlab.Kernel, asked: convlab.Problem, gpu: device.Gpu, saved: Path
+) -> None:
+    """Count a kernel's work, and write the counts to a file, or why there are none."""
+    started = time.perf_counter()
+    try:
+        of = counted(kernel, asked, gpu)
+        counts = SavedCounts(
+            dict(of.counters),
+            list(of.launches),
+            list(of.lines),
+            {file: dict(lines) for file, lines in of.executed.items()},
+            list(of.reaches),
+            of.sampling,
+            of.flops,
+        )
+        saved.write_bytes(pickle.dumps(vars(counts)))
+    except ConvlabError as error:
+        saved.write_bytes(pickle.dumps(str(error).splitlines()[0]))
+    seconds = time.perf_counter() - started
+    print(f"{kernel.name}, {asked.label}: {seconds:.1f} s", file=sys.stderr)
 
 
 def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
@@ -386,7 +386,9 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
     errors = np.array([[_error(row, constants) for row in rows] for constants in RUNG_GRID])
     now = RUNG_GRID.index((SUSTAINED, OVERLAP, PIPELINE_OVERLAP))
     is_later = np.array([row.source.startswith(LATER.name) for row in rows])
-    fitted = _best(errors[:, ~is_later])
+    is_gradient = np.array([row.source == "gradients" for row in rows])
+    earlier = ~is_later & ~is_gradient
+    fitted = _best(errors[:, earlier])
     families = np.array([row.family for row in rows])
     apart = np.zeros(len(rows))
     constants_of = {}
@@ -403,10 +405,22 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
     lines += [
         _line("all", "as in time_model.py", rows, errors[now], everything),
         _line("all", "each family of rungs by the others", rows, apart, everything),
-        _line("measured earlier", "as in time_model.py", rows, errors[now], ~is_later),
+        _line("measured earlier", "as in time_model.py", rows, errors[now], earlier),
         _line("measured later", "as in time_model.py", rows, errors[now], is_later),
         _line("measured later", "fitted to the earlier rows", rows, errors[fitted], is_later),
+        _line("gradients, on an H100", "as in time_model.py", rows, errors[now], is_gradient),
     ]
+    groups = _known_errors([row.group for row in rows], apart)
+    lines += [
+        "",
+        "By the units that do most of the work, each family by the others:",
+        "",
+        "| units | rows | median error | 9 of 10 within | largest |",
+        "|---|---|---|---|---|",
+    ]
+    for group, known in groups.items():
+        cells = (f"{known[name]:.2f}" for name in ("median", "nine_of_ten", "largest"))
+        lines.append(f"| {group} | {known['rows']} | {' | '.join(cells)} |")
     lines += [
         "",
         "Each family by the others, and its largest error:",
@@ -440,12 +454,27 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
         ]
     lines += ["", _far_apart(rows, errors[now]), "", *_winners(rows, errors[now])]
     if page:
+        ERRORS.write_text(json.dumps(groups, indent=1) + "\n")
         write_between(page, "predicted", _all_rows(rows, errors[now], apart, is_later))
     lines += ["", f"All rows: [{ALL_ROWS.name}]({ALL_ROWS.name}). By "]
     lines[-1] += (
         "`python -m tests.instruments.calibrate_model --only rungs --write convlab/profile`."
     )
     return "\n".join(lines)
+
+
+def _known_errors(groups: list[str], errors: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return the number of rows and the errors, as factors, of each group of kernels."""
+    known = {}
+    for group in sorted(set(groups)):
+        of = abs(errors[[each == group for each in groups]])
+        known[group] = {
+            "rows": len(of),
+            "median": round(math.exp(float(np.median(of))), 2),
+            "nine_of_ten": round(math.exp(float(np.quantile(of, 0.9))), 2),
+            "largest": round(math.exp(float(of.max())), 2),
+        }
+    return known
 
 
 def _error(row: object, constants: tuple[float, float, float]) -> float:
@@ -471,7 +500,7 @@ def _line(name: str, constants: str, rows: list, errors: np.ndarray, chosen: np.
     within = [f"{(of < math.log(factor)).sum()}" for factor in (1.25, WANTED)]
     return (
         f"| {name} | {constants} | {len(of)} | {math.exp(float(np.median(of))):.2f} | "
-        f"{math.exp(of.max()):.2f} | {' | '.join(within)} | {right} of {pairs} = {right / pairs:.1%} |"
+        f"{math.exp(of.max()):.2f} | {' | '.join(within)} | {right} of {pairs} = {right / max(pairs, 1):.1%} |"
     )
 
 

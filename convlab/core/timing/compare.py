@@ -318,7 +318,8 @@ class Contestant:
             note = f"{note}; {BELOW_WORDS}".removeprefix("; ")
         if self.predicted is not None:
             row["predicted_ms"] = self.predicted.ms
-            row["predicted_within"] = self.predicted.error or forecast.ERROR
+            if not math.isnan(self.predicted.ms):
+                row["predicted_within"] = self.predicted.error or forecast.ERROR
         return row | cost.cells | {"note": note}
 
 

@@ -30,7 +30,13 @@ COSTS = {
     "shared_wavefronts": ("shared wavefronts", "{:,.0f}"),
     "host_seconds": ("host s", "{:.2f}"),
 }
-_SHOWN = {"kernel": "kernel", "class": "class", "shown": "result", "error": ("error", "{:.1e}")}
+_SHOWN = {
+    "kernel": "kernel",
+    "predicted_ms": COSTS["predicted_ms"],
+    "class": "class",
+    "shown": "result",
+    "error": ("error", "{:.1e}"),
+}
 # The columns that a first look needs; ``verbose`` adds the others.
 _FIRST_COSTS = ("predicted_ms", "time_ms", "traffic_mb", "x_floor")
 _PHASES = {
@@ -221,7 +227,7 @@ class Comparison(Costly):
     def short_notes(self) -> Sequence[str]:
         """One line: what the floor is, why the problem was scaled down, what is not shown."""
         parts = ["floor: the theoretical minimum"]
-        if "predicted_ms" in self.frame:
+        if "predicted_within" in self.frame:
             error = predicted_error(self.frame["predicted_within"].dropna())
             parts.insert(0, f"predicted ms: for {self.forecast_for}, at full size; {error}")
             parts.append("traffic and floor are of the problem that was run")
@@ -276,7 +282,7 @@ class Comparisons(Several):
     def matrix(self, name: str) -> Table:
         """Return a table of costs: a row for each kernel, a column for each problem.
 
-        A cell has the cost and its multiple of the floor. `name` is the column that names a row:
+        A cell has the predicted time, or the cost and its multiple of the floor. `name` is the column that names a row:
         "kernel" or "title".
         """
         rows: dict[tuple[str, str], dict[str, str]] = {}
@@ -306,6 +312,11 @@ class Comparisons(Several):
     def short_notes(self) -> Sequence[str]:
         """One line: what the floor is, and why problems were scaled down."""
         parts = ["floor: the theoretical minimum"]
+        within = [r.frame["predicted_within"] for r in self if "predicted_within" in r.frame]
+        if within:
+            gpus = dict.fromkeys(r.forecast_for for r in self if r.forecast_for)
+            error = predicted_error(pd.concat(within).dropna())
+            parts.insert(0, f"predicted: for {', '.join(gpus)}, at full size; {error}")
         if scaled := sum(bool(result.scaled) for result in self.results):
             parts.append(f"{scaled} of {len(self)} problems are scaled down; --verbose says why")
         return ("; ".join(parts),)
@@ -326,6 +337,8 @@ def _cell(row: dict[str, Any], result: Comparison) -> str:
         return "unsupported"
     if not row["correct"]:
         return "incorrect"
+    if not pd.isna(row.get("predicted_ms")):
+        return f"{short(row['predicted_ms'])} ms predicted"
     multiple = row["x_floor"]
     multiple = f"{multiple:.2g}" if multiple < 100 else short(multiple)
     return f"{short(row[result.cost])} {result.kind.unit} ({multiple}x)"
