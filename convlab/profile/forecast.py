@@ -19,6 +19,7 @@ from ..core.forecast import Forecast
 from ..core.kernel.kernel import Kernel
 from ..core.machine import toolchain
 from ..core.machine.gpus import VALIDATED, Gpu
+from ..core.problem.computation import WEIGHT_GRADIENT
 from ..core.problem.problem import Problem
 from . import disassembly, sampling
 from .launched_functions import launched_functions
@@ -40,11 +41,13 @@ def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
     BuildError
         nvcc does not compile the kernel, or nvdisasm is missing.
     LaunchError
-        The simulator cannot count its work, or the model lacks something.
+        The simulator cannot count its work, or the model does not know kernels of this kind.
     """
 
     def make(folder: Path) -> BuildOutput:
         prediction = predicted(kernel, problem, gpu, counted(kernel, problem, gpu))
+        if cause := unknown(problem, prediction):
+            raise LaunchError(cause)
         output = folder / "predicted.json"
         output.write_text(json.dumps({"ms": prediction.ms, "group": prediction.group}))
         return BuildOutput(output)
@@ -78,6 +81,13 @@ def predicted(kernel: Kernel, problem: Problem, gpu: Gpu, counts: Counts | Multi
     if prediction is None:
         raise LaunchError("no launched function was both compiled and counted")
     return prediction
+
+
+def unknown(problem: Problem, prediction: Prediction) -> str:
+    """Return why a prediction is not shown; empty if it is. MODEL.md has the errors and the cause."""
+    if problem.computation is WEIGHT_GRADIENT and prediction.group == "wgmma":
+        return "the model does not know weight gradients on wgmma (convlab/profile/MODEL.md)"
+    return ""
 
 
 @functools.cache

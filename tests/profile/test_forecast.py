@@ -1,6 +1,7 @@
 """`compare` without a GPU shows predicted times, if a room provides them."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,10 @@ from convlab.core import forecast, rooms
 from convlab.core.errors import LaunchError, ProblemError
 from convlab.core.forecast import Forecast
 from convlab.core.machine import toolchain
+from convlab.core.machine.gpus import GPUS
+from convlab.profile import forecast as forecasts
+from convlab.profile import sampling, time_model
+from tests.suites import needs_tools
 
 SMALL = "N=1,C=2,H=10,W=10,K=4,R=3,S=3"
 PAIR = ["01_direct", "03_smem_tile"]
@@ -117,3 +122,57 @@ def test_ab_and_sweep_go_by_predicted_times(monkeypatch) -> None:
     assert "B is predicted faster: A 4 ms, B 1 ms on A100" in pair.sentence
     assert (pair.verdict, pair.ratio) == ("predicted faster", 0.25)
     assert pair.verdicts["counters"].endswith("bytes") and "predicted ms, A100" in str(pair)
+
+
+@needs_tools
+def test_a_forecast_is_kept_in_the_cache(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv(toolchain.CACHE, str(tmp_path))
+    kernel = convlab.load("01_direct", engine="sim")
+    problem = convlab.problem(SMALL)
+    gpu = GPUS["H100"]
+    first = forecasts.forecast(kernel, problem, gpu)
+    monkeypatch.setattr(sampling, "count", pytest.fail)
+    assert forecasts.forecast(kernel, problem, gpu) == first
+    assert first.group == "fp32 units" and 1 < first.error < 2
+
+
+@pytest.mark.pure
+def test_a_library_that_is_called_often_takes_the_time_of_its_calls() -> None:
+    terms = {"fp32": 1e-6, "DRAM": 1e-6}
+    one = time_model.Part("cuBLAS", terms, 1e-6, calls=1)
+    many = time_model.Part("cuBLAS", terms, 1e-6, calls=128)
+    assert many.seconds == pytest.approx(128 * time_model.LIBRARY_CALL_SECONDS)
+    assert one.seconds == pytest.approx(time_model.LIBRARY_CALL_SECONDS)
+
+
+@pytest.mark.pure
+def test_what_a_block_does_once_is_not_multiplied_with_the_pixels() -> None:
+    """Two blocks: 10 accesses each before the pixels, and one for each pixel."""
+
+    def counts(pixels: int) -> SimpleNamespace:
+        line = {"file": "k.cu", "line": 1, "space": "global", "kind": "load", "array": "x"}
+        numbers = dict.fromkeys(sampling._NUMBERS, 2 * 10 + pixels)
+        return SimpleNamespace(
+            lines=[line | numbers],
+            counters={"global_load_requests": 2 * 10 + pixels},
+            executed={"k.cu": {1: 2 * 10 + pixels}},
+            sampling=None,
+            findings=(),
+            flops=None,
+        )
+
+    # 20 blocks and 3,000 pixels; the smaller problems have 100 and 200.
+    factors = (10, (3000 - 10 * 100) / 100)
+    found = sampling.Multiplied.extrapolated(counts(100), counts(200), [], None, factors)
+    assert found.lines[0]["requests"] == found.executed["k.cu"][1] == 20 * 10 + 3000
+    assert found.counters["global_load_requests"] == 20 * 10 + 3000
+
+
+@needs_tools
+def test_a_data_gradients_rows_are_those_of_dx() -> None:
+    """With a filter of 5 x 9, a problem of few rows has twice as many rows of dx as of dy."""
+    problem = convlab.problem("rect").computing("data gradient")
+    kernel = convlab.load("20_data_gradient_wgmma", engine="sim")
+    counts = sampling.count(kernel, problem, 5_000_000)
+    assert counts.smaller.H > 1.5 * counts.smaller.P
+    assert problem.flops < counts.counters["tensor_flops"] < 2.1 * problem.flops
