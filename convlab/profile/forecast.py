@@ -71,7 +71,9 @@ def counted(kernel: Kernel, problem: Problem, gpu: Gpu) -> Counts | Multiplied:
     return sampling.count(kernel.on("sim").on_gpu(gpu), problem, _MACS, _LEAST)
 
 
-def predicted(kernel: Kernel, problem: Problem, gpu: Gpu, counts: Counts | Multiplied) -> Prediction:
+def predicted(
+    kernel: Kernel, problem: Problem, gpu: Gpu, counts: Counts | Multiplied
+) -> Prediction:
     """Return a kernel's prediction from its counts; raise what `forecast` raises."""
     if gpu.datasheet is None:
         raise LaunchError(f"the datasheet of {gpu.driver_name} is not known: name a GPU with gpu=")

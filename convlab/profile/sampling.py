@@ -124,7 +124,6 @@ class Multiplied:
             smaller=smaller,
         )
 
-
     @classmethod
     def extrapolated(
         cls,
@@ -239,7 +238,9 @@ def _count_smaller(
     if larger.macs == smaller.macs:
         return Multiplied.of(counts, launches, smaller, times)
     more = simulate(kernel, larger, sample=2, gpu=few)
-    blocks = math.prod(_main_launch(launches)["grid"]) / math.prod(_main_launch(counts.launches)["grid"])
+    blocks = math.prod(_main_launch(launches)["grid"]) / math.prod(
+        _main_launch(counts.launches)["grid"]
+    )
     growth = (problem.macs - blocks * smaller.macs) / (larger.macs - smaller.macs)
     return Multiplied.extrapolated(counts, more, launches, smaller, (blocks, growth))
 

@@ -33,7 +33,6 @@ import pandas as pd
 
 import convlab
 from convlab.core.errors import ConvlabError, ProblemError
-from convlab.core.forecast import ERROR
 from convlab.core.kernel import catalog
 from convlab.core.machine import device, toolchain
 from convlab.core.timing.measure import measure
@@ -469,7 +468,7 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
             f"| {row.kernel} | {row.label} | {row.measured_ms * ratio:.3g} | {row.measured_ms:.3g} ms | "
             f"{ratio:.2f} |"
         )
-    lines += ["", _far_apart(rows, errors[now]), "", *_winners(rows, errors[now])]
+    lines += ["", _far_apart(rows, errors[now], groups), "", *_winners(rows, errors[now])]
     if page:
         ERRORS.write_text(json.dumps(groups, indent=1) + "\n")
         write_between(page, "predicted", _all_rows(rows, errors[now], apart, is_later))
@@ -529,19 +528,20 @@ def _pairs(rows: list, numbers: np.ndarray) -> list[tuple[int, int]]:
     return [pair for group in groups.values() for pair in itertools.combinations(group, 2)]
 
 
-def _far_apart(rows: list, errors: np.ndarray) -> str:
+def _far_apart(rows: list, errors: np.ndarray, groups: dict[str, dict[str, float]]) -> str:
     """Return a line: how often the order is right where `ab` predicts which kernel is faster."""
     right = 0
     pairs = 0
     for a, b in _pairs(rows, np.arange(len(rows))):
         truth = math.log(rows[a].measured_ms / rows[b].measured_ms)
         predicted = truth + errors[a] - errors[b]
-        if abs(predicted) > math.log(ERROR):
+        known = max(groups[rows[each].group]["nine_of_ten"] for each in (a, b))
+        if abs(predicted) > math.log(known):
             pairs += 1
             right += (predicted > 0) == (truth > 0)
     return (
-        f"`ab` says which kernel is predicted faster if the times differ by more than a factor of {ERROR}: "
-        f"the order is right in {right} of {pairs} such pairs."
+        "`ab` says which kernel is predicted faster if the times differ by more than the larger error of the "
+        f"two kinds (9 of 10 within): the order is right in {right} of {pairs} such pairs."
     )
 
 

@@ -33,9 +33,11 @@ def answers(monkeypatch, answer) -> list[tuple]:
     monkeypatch.setattr(
         rooms,
         "provided",
-        lambda kind, name: {"time": time, "prepare": lambda *_: None}[name]
-        if kind == "forecast"
-        else provided(kind, name),
+        lambda kind, name: (
+            {"time": time, "prepare": lambda *_: None}[name]
+            if kind == "forecast"
+            else provided(kind, name)
+        ),
     )
     return asked
 
@@ -100,7 +102,10 @@ def test_a_gpu_that_cannot_be_predicted_for_is_an_error(monkeypatch) -> None:
         (Forecast(1.5), "too close to predict: "),
         (Forecast(1.5, error=1.2), "B is predicted faster: "),
         (Forecast(1.5, "not validated", error=1.2), "too close to predict: "),
-        (Forecast(1.0, "mma.sync"), "B is predicted faster: A 2 ms, B 1 ms on L4 at full size; mma"),
+        (
+            Forecast(1.0, "mma.sync"),
+            "B is predicted faster: A 2 ms, B 1 ms on L4 at full size; mma",
+        ),
     ],
     ids=["faster", "slower", "close", "small error", "small error in doubt", "in doubt"],
 )

@@ -37,9 +37,9 @@ from convlab.profile import (
     sass,
     time_model,
 )
+from convlab.profile import forecast as forecasts
 from convlab.profile.annotated_source import Listing
 from convlab.profile.block_order import infer_order
-from convlab.profile import forecast as forecasts
 from convlab.profile.inspection import Inspection
 from convlab.profile.l2_reuse import BlockSequence
 from convlab.profile.launched_functions import launched_functions

@@ -395,7 +395,7 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
     def shown(some: Sequence[Contestant]) -> Comparison:
         found = _comparison(some, problem, scaled, peaks)
         if predicted_on is None:
-            return replace(found, unpredicted=_why_not(options, on_gpu=on_gpu))
+            return replace(found, unpredicted=_why_not(kernels, options))
         return replace(found, forecast_for=predicted_on.name, whole=whole)
 
     def done(entry: Contestant) -> None:
@@ -450,11 +450,12 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
     return shown(entries)
 
 
-def _why_not(options: _Options, *, on_gpu: bool) -> str:
-    """Return why no times are predicted; empty on a GPU."""
-    if options.forecast_for is None or on_gpu:
-        return options.unpredicted
-    return f"gpu={options.forecast_for.name} predicts times of a problem as small as this, too"
+def _why_not(kernels: Sequence[Runnable], options: _Options) -> str:
+    """Return why no times are predicted; empty if they are measured, or if there is no kernel."""
+    counted = any(kernel.counts and forecast.applies(kernel) for kernel in kernels)
+    if not counted or options.unpredicted:
+        return options.unpredicted if counted else ""
+    return "gpu=NAME predicts times of a small problem, too"
 
 
 def _comparison(
