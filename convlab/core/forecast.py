@@ -111,9 +111,14 @@ def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast | str:
         return str(error).splitlines()[0]
 
 
-def prepare(kernel: Kernel, problem: Problem, gpu: Gpu) -> None:
+def prepare(kernel: Runnable, problem: Problem, gpu: Gpu) -> None:
     """Do what a forecast needs, and what can be done in another thread meanwhile."""
+    if not applies(kernel) or kernel.unsupported(problem):
+        return
     # `forecast` reports an error.
     with contextlib.suppress(ConvlabError):
+        # Without g++ the simulator builds nothing, and there is nothing to predict from.
+        if toolchain.gcc_release(toolchain.require_host_compiler()) is None:
+            return
         if work := rooms.provided("forecast", "prepare"):
             work(kernel, problem, gpu)

@@ -126,15 +126,14 @@ def sweep(
     fitted = [fit(problem, [kernel]) for problem in wholes]
     notes = list(dict.fromkeys(note for _, note in fitted if note))
     quiet = {"leave": False, "disable": not progress}
-    later = []
+    beside = []
     if predicts:
-        later = [
-            functools.partial(forecast.prepare, tuned, whole, predicts_for)
+        beside = [
+            functools.partial(forecast.prepare, problem=whole, gpu=predicts_for)
             for whole, (_, scaled) in zip(wholes, fitted, strict=True)
-            if scaled or gpu is not None
-            for tuned in kernels
+            if scaled
         ]
-    with build_all(kernels, later) as building:
+    with build_all(kernels, beside) as building:
         builds = list(progress_bar(building, "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []

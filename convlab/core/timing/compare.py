@@ -418,16 +418,15 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
                 done(entry)
             else:
                 supported.append(entry)
-        # What a prediction needs is compiled after the builds, while kernels are checked.
         foretold: list[Contestant] = []
+        beside = []
         if predicted_on is not None:
             foretold = [entry for entry in supported if forecast.applies(entry.kernel)]
-        later = [
-            functools.partial(forecast.prepare, entry.kernel, whole, predicted_on)
-            for entry in foretold
-        ]
+            # What a prediction needs is compiled while kernels are built and checked.
+            beside = [functools.partial(forecast.prepare, problem=whole, gpu=predicted_on)]
+        building = build_all([entry.kernel for entry in supported], beside, trusted=options.briefly)
         # A kernel is checked while the next ones are built.
-        with build_all([entry.kernel for entry in supported], later) as errors:
+        with building as errors:
             for entry in supported:
                 bar.set_description(f"building {entry.kernel.name}")
                 built = next(errors)
