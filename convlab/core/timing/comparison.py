@@ -231,14 +231,14 @@ class Comparison(Costly):
             error = predicted_error(self.frame["predicted_within"].dropna())
             parts.insert(0, f"predicted ms: for {self.forecast_for}, at full size; {error}")
             parts.append("traffic and floor are of the problem that was run")
-        if self.unpredicted:
-            parts.append(self.unpredicted)
         if self.scaled:
             parts.append(self.scaled)
         verdicts = list(self.frame["correct"])
         if count := verdicts.count(None):
             of = f"{count} of {len(verdicts)} kernels do not support this problem"
             parts.append(f"{of}; --verbose lists them")
+        if self.unpredicted:
+            parts.append(self.unpredicted)
         return ("; ".join(parts),)
 
     @property
