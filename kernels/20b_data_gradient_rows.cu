@@ -1,15 +1,12 @@
 // title: A row of dy is multiplied once
 // idea: With few channels, a tap's product is too narrow for the tensor cores. A row of dy meets 3 rows
-//       of dx. So one wgmma computes 3 rows of taps, and its sums belong to 3 rows of dx. A row further
-//       down, the oldest is complete, and its registers begin the next.
+//       of dx, so one wgmma computes 3 rows of taps.
 // change: Against 20: pixels are wgmma's rows, and columns are (row of dx, channel). The filter stays in
-//       shared memory, twice, so that a shifted descriptor turns its rows. As in 11b, a block walks
-//       down the image.
+//       shared memory. As in 11b, a block walks down the image; a shifted descriptor turns the rows.
 // mapping: block -> up to `rows` consecutive rows of dx in a strip of 256 or 128 columns, then other
 //       such parts; two consumer warpgroups -> half of the columns each, all channels; four loader
 //       warps -> dy.
 // computes: data gradient
-// parent: 20_data_gradient_wgmma
 // precision: tf32
 // epilogue: none
 // arch: sm_90a
@@ -17,6 +14,8 @@
 //       C // groups <= 16 and (K // groups + 7) // 8 * S * 2560
 //             + 128 * (128 + (S - 1) * dilation_w) + 1152 <= smem
 //       or (K // groups + 7) // 8 * S * 5120 + 128 * (128 + (S - 1) * dilation_w) + 1152 <= smem
+// best: tf32 == 1, groups == 1, C >= 8, C <= 16, N * C * H * W >= 6000000,
+//       N * P * Q * K * C * R * S >= 20000000000
 // limits: Memory: dy is read once. With many filters, the filter does not fit into shared memory.
 //       Groups of fewer than 16 channels waste the tensor cores.
 #include "convlab.cuh"

@@ -18,7 +18,8 @@
 //             + (R - 1) * dilation_h * (W + (S - 1) * dilation_w))
 //       + 8192 + 4 * R * S + 10496 <= smem
 // best: tf32 == 0, groups == 1, stride_h == 1, stride_w == 1, C >= 16, R * S >= 9,
-//       N * C * H * W >= 60000000
+//       N * C * H * W >= 60000000,
+//       N * P * Q * K * C * R * S >= 20000000000
 // limits: Three products where TF32 has one; and as 20.
 #include "turned.cuh"
 // The rung's own entry points, under other names.

@@ -18,7 +18,8 @@
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
 //       or Q <= 64 and 72000 + 8 * (C // groups) * ((R - 1) * dilation_h + 1)
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
-// best: tf32 == 1, groups == 1, R * S >= 9, N * P * Q >= 25000
+// best: tf32 == 1, groups == 1, R * S >= 9, N * P * Q >= 25000,
+//       N * P * Q * K * C * R * S >= 20000000000
 // limits: With more than 192 rows, several blocks read the same dy from the L2 cache. Groups of few
 //       channels or filters waste the tensor cores.
 #include "convlab.cuh"
@@ -27,12 +28,16 @@
 #if !defined(NUMBER)
 #define NUMBER float   // or bf16, for 21b
 #endif
+#if !defined(TERMS)
+#define TERMS 1   // 2 for 21c: a number is split into a high and a low part
+#endif
 #include "wgmma_n.cuh"
 #include <type_traits>   // std::true_type
 
 using Number = NUMBER;
 constexpr bool kTf32 = sizeof(Number) == 4;
 constexpr int kSize = int(sizeof(Number));
+constexpr bool kSplit = TERMS == 2;
 constexpr int kWord = 4 / kSize;      // pixels of a word of wgmma's operands
 constexpr int kStep = 8 * kWord;      // pixels of a step: one wgmma
 constexpr int kSteps = 8;             // steps of a stage, at most
@@ -119,6 +124,32 @@ struct Block {
     char* s_stages;
 };
 
+// A number is the sum of two that TF32 holds: high, which is the number as a tensor core truncates it,
+// and low, the rest. Of an infinity, low is infinity and high is 0, see parts_of.
+__device__ __forceinline__ Parts truncated_parts(float value) {
+    const float high = __uint_as_float(__float_as_uint(value) & 0xffffe000);
+    const bool finite = fabsf(value) < INFINITY;
+    return {finite ? value : 0.0f, finite ? before_truncation(value - high) : value};
+}
+
+// Writes the low parts of the numbers of dy that this thread has copied, behind those of the stage.
+template <int filters, int numbers, int every>
+__device__ __forceinline__ void split_dy(char* s_own) {
+    float* s_high = reinterpret_cast<float*>(s_own);
+    float* s_low = s_high + 2 * kSteps * (filters + 1) * 4;
+    #pragma unroll 4
+    for (int i = 0; i < filters; i += every) {
+        Parts parts[numbers];
+        #pragma unroll
+        for (int j = 0; j < numbers; ++j) parts[j] = truncated_parts(s_high[4 * i + j]);
+        #pragma unroll
+        for (int j = 0; j < numbers; ++j) {
+            s_high[4 * i + j] = parts[j].high;
+            s_low[4 * i + j] = parts[j].low;
+        }
+    }
+}
+
 // A loader warp: copies tiles of dy, and the rows of x that they meet. A thread copies the same
 // pixels of every tile, in every n-th filter or channel.
 template <int filters, int dy_bytes, int x_bytes>
@@ -145,6 +176,8 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, 
 
     int stage = 0, parity = 0, oldest = 0, under_way = 0;
     auto arrive = [&] {   // the oldest stage is complete
+        if (kSplit && dy_row < work.rows)
+            split_dy<filters, kWide, kEvery>(b.s_stages + oldest * work.stage_bytes + dy_at);
         fence_proxy_async();   // wgmma reads dy
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&b.full[oldest]);
@@ -227,15 +260,23 @@ __device__ __forceinline__ void load_any(const ConvProblem& conv, const Work& wo
 }
 
 // A word of wgmma's operand, from pixels that are `step` apart; those that are not valid are zeros.
-// TF32: a tensor core truncates both operands. The factor makes up for the mean loss of both, see
-// before_truncation; dy is copied as it is.
+// TF32: a tensor core truncates both operands. This makes up for the mean loss of x; dy is copied as it
+// is. A factor for both would change small integers, which must stay exact.
 __device__ __forceinline__ uint32_t operand(const float* s_x, int /*step*/, bool whole, int valid) {
-    const float value = *s_x * (1.0f + 2 * 0.6931472f / 2048);
+    const float value = before_truncation(*s_x);
     return whole || valid > 0 ? __float_as_uint(value) : 0;
 }
 __device__ __forceinline__ uint32_t operand(const bf16* s_x, int step, bool whole, int valid) {
     const uint32_t low = s_x[0].bits, high = s_x[step].bits;
     return (whole || valid > 0 ? low : 0) | (whole || valid > 1 ? high << 16 : 0);
+}
+
+// Both terms of a word, in 21c.
+__device__ __forceinline__ void split_operand(const float* s_x, bool whole, int valid, uint32_t& high,
+                                              uint32_t& low) {
+    const Parts both = truncated_parts(*s_x);
+    high = whole || valid > 0 ? __float_as_uint(both.high) : 0;
+    low = whole || valid > 0 ? __float_as_uint(both.low) : 0;
 }
 
 // A consumer warpgroup: multiplies 64 rows of x, in each part of the block's rows, with the filters of
@@ -244,7 +285,7 @@ template <int filters, int parts, bool simple>
 __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& work, const Item& item,
                                          const Block& b, int warp, float* g_sums) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, taps = conv.R * conv.S;
-    constexpr int kGroup = 2 / parts;   // steps
+    constexpr int kGroup = kSplit ? 1 : 2 / parts;   // steps
     const int stride_w = simple ? 1 : conv.stride_w;
     const int half_step = 4 * kWord * stride_w;   // numbers of x, from word t to t + 4
     // A lane gathers two rows of a part, g and g + 8 of its warp's 16, and words t and t + 4.
@@ -262,6 +303,8 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
     }
     const uint64_t dy_first = wgmma_descriptor(b.s_stages, 16 * (filters + 1), 128);
     float r_acc[parts][filters / 2] = {};   // wgmma's d: 64 rows x `filters`
+    // 21c adds the sums of each stage in fp32.
+    float r_sum[kSplit ? parts : 1][kSplit ? filters / 2 : 1] = {};
     int stage = 0, parity = 0, since = 0;
     bool added = false;
     // This lane's sums in memory: [split][unit][filter][row].
@@ -274,8 +317,10 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
                 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     float* to = sums + (8 * j + i % 2) * (parts * kRows) + part * kRows + i / 2 * 8;
-                    const float sum = r_acc[part][4 * j + i];
+                    float& sum = kSplit ? r_sum[kSplit ? part : 0][kSplit ? 4 * j + i : 0]
+                                        : r_acc[part][4 * j + i];
                     *to = added ? *to + sum : sum;
+                    if (kSplit) sum = 0.0f;
                 }
         added = true;
         since = 0;
@@ -289,32 +334,44 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
         const uint64_t dy_stage = wgmma_moved(dy_first, stage * (work.stage_bytes / 16));
         // A step's words of x. `first`: its first pixel's number in a staged row; `left`: how many of
         // its pixels are in dy, from this lane's on.
-        auto gather = [&](uint32_t (&r_x)[parts][4], int first, auto whole, int left) {
+        auto gather = [&](uint32_t (&r_x)[TERMS * parts][4], int first, auto whole, int left) {
             #pragma unroll
             for (int part = 0; part < parts; ++part)
                 #pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    r_x[part][i] = operand(s_x + at[part][i % 2] + first + i / 2 * half_step,
-                                           stride_w, whole.value, left - i / 2 * 4 * kWord);
+                for (int i = 0; i < 4; ++i) {
+                    const Number* from = s_x + at[part][i % 2] + first + i / 2 * half_step;
+                    const int valid = left - i / 2 * 4 * kWord;
+                    if constexpr (kSplit) {
+                        split_operand(from, whole.value, valid, r_x[part][i], r_x[parts + part][i]);
+                    } else {
+                        r_x[part][i] = operand(from, stride_w, whole.value, valid);
+                    }
+                }
         };
-        auto product = [&](const uint32_t (&r_from)[kGroup][parts][4], int step) {
+        constexpr int kLowAt = 2 * kSteps * (filters + 1);   // of dy, in units of 16 bytes
+        auto product = [&](const uint32_t (&r_from)[kGroup][TERMS * parts][4], int step) {
             wgmma_fence();
             #pragma unroll
             for (int i = 0; i < kGroup; ++i)
                 #pragma unroll
-                for (int part = 0; part < parts; ++part)
-                    wgmma_n(r_acc[part], r_from[i][part],
-                            wgmma_moved(dy_stage, (step + i) * 2 * (filters + 1)),
-                            since + step + i > 0);
+                for (int part = 0; part < parts; ++part) {
+                    const uint64_t dy_step = wgmma_moved(dy_stage, (step + i) * 2 * (filters + 1));
+                    const int add = (kSplit ? 0 : since) + step + i > 0;
+                    if constexpr (kSplit) {   // the small products first
+                        wgmma_n(r_acc[part], r_from[i][parts + part], dy_step, add);
+                        wgmma_n(r_acc[part], r_from[i][part], wgmma_moved(dy_step, kLowAt), true);
+                    }
+                    wgmma_n(r_acc[part], r_from[i][part], dy_step, kSplit || add);
+                }
             wgmma_commit();
         };
         // A group of steps is gathered while another one is multiplied.
-        uint32_t r_x[2][kGroup][parts][4];
+        uint32_t r_x[2][kGroup][TERMS * parts][4];
         auto multiply_row = [&](auto whole) {
             const int left = conv.Q - tile.q - t * kWord;
             #pragma unroll
             for (int step = 0; step < kSteps; step += kGroup) {
-                uint32_t (&r_now)[kGroup][parts][4] = r_x[step / kGroup % 2];
+                uint32_t (&r_now)[kGroup][TERMS * parts][4] = r_x[step / kGroup % 2];
                 #pragma unroll
                 for (int i = step; i < step + kGroup; ++i)
                     gather(r_now[i - step], kStep * i, whole, left - kStep * i);
@@ -330,7 +387,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
             }
         } else {
             int row = 0, column = 0;   // of the step's first pixel, in the tile
-            auto gather_next = [&](uint32_t (&r_to)[parts][4]) {
+            auto gather_next = [&](uint32_t (&r_to)[TERMS * parts][4]) {
                 const bool there = row < work.rows && tile.p + row < conv.P;
                 // Steps that are not there read the first row, and use nothing of it.
                 const int from = there ? row * conv.stride_h * work.pitch + column * stride_w : 0;
@@ -351,6 +408,12 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
             }
         }
         wgmma_wait<0>();
+        if constexpr (kSplit) {
+            #pragma unroll
+            for (int part = 0; part < parts; ++part)
+                #pragma unroll
+                for (int i = 0; i < filters / 2; ++i) r_sum[part][i] += r_acc[part][i];
+        }
         if (lane == 0) mbarrier_arrive(&b.empty[stage]);
         if (++stage == work.stages) stage = 0, parity ^= 1;
         advance(work, tile, by);
@@ -418,7 +481,9 @@ add_splits(ConvProblem conv, Work work, int filters, const float* __restrict__ g
     put(g_dw + i, r_sum);
 }
 
-static int filters_of(const ConvProblem& conv) { return conv.K / conv.groups > 64 ? 128 : 64; }
+static int filters_of(const ConvProblem& conv) {
+    return !kSplit && conv.K / conv.groups > 64 ? 128 : 64;
+}
 
 // Cuts the problem into tiles and parts. `stages` is 0 if they do not fit into shared memory.
 static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t limit, int parts) {
@@ -431,7 +496,7 @@ static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t l
     work.channels = min_of(conv.C / conv.groups, (work.block_rows - 1) / taps + 2);
     work.tiles_q = ceil_div(ceil_div(conv.Q, kStep) * kStep, kPixels);
     work.columns = ceil_div(ceil_div(conv.Q, work.tiles_q), kStep) * kStep;
-    work.dy_bytes = 2 * kSteps * (filters + 1) * 16;
+    work.dy_bytes = TERMS * 2 * kSteps * (filters + 1) * 16;
     // As many rows as a stage has room for, and at least two stages fit.
     for (work.rows = min_of(kPixels / work.columns, conv.P); work.rows >= 1; --work.rows) {
         work.tiles_p = ceil_div(conv.P, work.rows);
@@ -465,7 +530,7 @@ static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t l
 }
 // Two parts share the reads of dy, if their sums fit into registers and their x into shared memory.
 static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t limit) {
-    if (filters_of(conv) == 64 && conv.C / conv.groups * conv.R * conv.S > kRows) {
+    if (!kSplit && filters_of(conv) == 64 && conv.C / conv.groups * conv.R * conv.S > kRows) {
         const Work work = work_of(conv, device, limit, 2);
         if (work.stages > 2) return work;
     }
@@ -519,9 +584,14 @@ CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem* problem, con
         return launch_error();
     };
     if (conv.N > 0) {
-        const char* error = filters == 128              ? launch(weight_gradient_wgmma<128, 1>)
-                            : work.block_rows == kRows ? launch(weight_gradient_wgmma<64, 1>)
-                                                       : launch(weight_gradient_wgmma<64, 2>);
+            const char* error = nullptr;
+        if constexpr (kSplit) {
+            error = launch(weight_gradient_wgmma<64, 1>);
+        } else {
+            error = filters == 128              ? launch(weight_gradient_wgmma<128, 1>)
+                    : work.block_rows == kRows ? launch(weight_gradient_wgmma<64, 1>)
+                                               : launch(weight_gradient_wgmma<64, 2>);
+        }
         if (error) return error;
     }
     launch_dependent(add_splits, int(adding), kAddThreads, 0, stream, conv, work, filters, sums, dw);

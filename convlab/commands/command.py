@@ -158,11 +158,15 @@ def require_kernels(arguments: Namespace, least: int, most: int, number: str) ->
         raise ProblemError(f"{arguments.command.name} takes {number}, not {what}")
 
 
+# The number of sets of problems that a command's help names.
+_SETS_SHOWN = 4
+
+
 def add_problem(
     parser: ArgumentParser, default: str | None = "square", shown: str | None = None
 ) -> None:
     """Add ``--problem``; `shown` is the help's text for the default."""
-    sets = ", ".join(PROBLEM_SETS)
+    sets = f"{', '.join(PROBLEM_SETS[:_SETS_SHOWN])}, ...; `list` names all"
     group_of(parser, WHAT).add_argument(
         "--problem",
         metavar="P",

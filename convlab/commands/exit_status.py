@@ -27,8 +27,7 @@ STATUSES = {
 }
 HELP = """exit status:
   0: all that ran is correct
-  1: a kernel is incorrect, crashes, hangs or does not build; or doctor
-     found something missing
+  1: a kernel is incorrect, crashes, hangs or does not build
   2: invalid arguments or files
   3: nothing ran, because no kernel supports the problem
   4: the simulator does not support a kernel: check it on a GPU

@@ -16,8 +16,9 @@ from .machine.gpus import Gpu
 from .problem.problem import Problem
 from .show.table import short
 
-# A kernel is predicted to be faster only if the two times differ by more than this factor. In profile/MODEL.md
-# the order of such pairs is right in nearly all cases, and the errors of nearly all rows are smaller.
+# A kernel is predicted to be faster only if the two times differ by more than this factor. In
+# profile/MODEL.md the order of such pairs is right in nearly all cases, and the errors of nearly all
+# rows are smaller.
 ERROR = 1.6
 
 

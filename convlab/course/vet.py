@@ -104,7 +104,8 @@ _PLAIN_C = {
 # what libstdc++ uses, if the compiler links it statically into each library,
 _STATIC_RUNTIME = "__gcclibcxx_demangle_callback"
 _OF_STATIC_RUNTIME = re.compile(
-    r"_Unwind_\w+$|_ZGTt\w+$|__(?:errno_location|libc_single_threaded|pthread_key_create|tls_get_addr)$|"
+    r"_Unwind_\w+$|__isoc\d+_\w+$|_ZGTt\w+$|"
+    r"__(?:errno_location|libc_single_threaded|pthread_key_create|tls_get_addr)$|"
     r"_dl_find_object$|dl_iterate_phdr$|pthread_\w+$|"
     r"(?:arc4random|close|fputc|fputs|free|fwrite|getentropy|gettext|ioctl|malloc|memchr|open|read|"
     r"realloc|calloc|sprintf|stderr|strcmp|strncmp|syscall|write|secure_getenv|getenv)$"

@@ -115,10 +115,11 @@ class Witness:
         if count := int(wrong.sum()):
             first = int(wrong.int().argmax())
             position = ", ".join(map(str, self._where[first].tolist()))
+            got = float(self._kept[row][first])
             raise Caught(
                 runnable,
                 f"{count} of {len(expected)} outputs of a timed launch are incorrect for its data, "
-                f"e.g. at {problem.computation.symbol} = ({position}): got {float(self._kept[row][first]):.7g}, "
+                f"e.g. at {problem.computation.symbol} = ({position}): got {got:.7g}, "
                 f"expected {float(expected[first]):.7g}. The check before passed on other data, so "
                 "the result is remembered, skipped, late, or less precise",
             )

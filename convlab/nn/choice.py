@@ -74,7 +74,7 @@ def best(
         the kernels' sources; an edited kernel is measured again.
     gpu : answer by the rule for this GPU, by name: one of `machine.device.GPUS`. You need no GPU for
         this. The result is the choice for that GPU, and a call of it runs where `engine` says.
-        `rule_of` says the rule: the kernel's `header.best`.
+        The rule is the kernel's `header.best`.
 
     Returns
     -------
@@ -254,6 +254,12 @@ class Auto:
         _, problem = problem_of_call(x, w, bias, (*numbers, relu))
         return self.choice(problem)(x, w, bias, *numbers, relu)
 
+    @property
+    def precision(self) -> str:
+        """The class of the choices: that of the name, or of torch's convolutions."""
+        torchs = "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"
+        return self._precision or torchs
+
     def choice(self, problem: Problem) -> Kernel | Baseline:
         """Return the kernel, or the library, that computes a problem now."""
         places = os.getcwd(), os.environ.get(catalog.ENVIRONMENT)
@@ -262,8 +268,7 @@ class Auto:
             self._files = [*folders, *(path for each in folders for path in each.glob("*.cu*"))]
             self._seen = (*places, *stamp(self._files))
             self._chosen = {}
-        torchs = "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"
-        precision = self._precision or torchs
+        precision = self.precision
         gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         key = problem, precision, gpu
         if key not in self._chosen:

@@ -1,8 +1,8 @@
-"""Compute the gradients of a layer by convlab's rungs, where they are known to be faster than cuDNN.
+"""Compute the gradients of a layer by convlab's rungs, where these are known to be faster than cuDNN.
 
-`Conv2d` and `conv2d` ask this module in the backward pass. It answers on a GPU, in eager mode, when
-torch needs no derivative of the gradient itself; everything else is torch's, as before. A rung is taken
-by the rule of `convlab.best`: the line ``best:`` in its header.
+`Conv2d` and `conv2d` ask this module in the backward pass, unless torch.compile traces it. It answers
+on a GPU, when torch needs no derivative of the gradient itself; torch computes everything else. A
+rung is taken by the rule of `convlab.best`: the line ``best:`` in its header.
 """
 
 import functools
@@ -15,10 +15,11 @@ from torch import Tensor
 from ..core.kernel.cuda import CUDA
 from ..core.kernel.data import is_plain
 from ..core.kernel.kernel import Kernel
+from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
 from ..core.problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
 from ..core.problem.problem import Problem
-from .choice import candidates, ruled
+from .choice import Auto, candidates, ruled
 
 
 def own_gradients(
@@ -36,13 +37,13 @@ def own_gradients(
     dy, x, w : the gradient of y, and the forward pass's inputs.
     options : stride, padding, dilation and groups.
     kernel : the layer's kernel: a gradient is of its precision class or a more accurate one.
-    needed : whether x, w and bias need a gradient.
+    needed : whether x and w need a gradient.
     """
     if not _may_compute(dy, x, w):
         return None, None
     stride, padding, dilation, groups = options
     problem = Problem.from_shapes(x.shape, w.shape, None, stride, padding, dilation, groups)
-    precision = getattr(kernel, "precision", "fp32")
+    precision = kernel.precision if isinstance(kernel, (Runnable, Auto)) else "fp32"
     wanted = ((DATA_GRADIENT, needed[0], (dy, w)), (WEIGHT_GRADIENT, needed[1], (x, dy)))
     found = []
     for computation, is_needed, tensors in wanted:
@@ -54,8 +55,8 @@ def own_gradients(
 
 
 def _may_compute(*tensors: Tensor) -> bool:
-    """Return whether a kernel can compute here: on a GPU, eager, and not to be differentiated."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    """Return whether a kernel can compute here: on a GPU, and not to be differentiated."""
+    if torch.is_grad_enabled():
         return False
     return all(tensor.is_cuda and is_plain(tensor) for tensor in tensors)
 

@@ -104,23 +104,19 @@ def _backward(ctx, g_y: Tensor) -> tuple[Tensor | None, ...]:
         # As in torch, the gradient is 0 where y is 0.
         g_y = torch.ops.aten.threshold_backward(g_y, y, 0)
     stride, padding, dilation, groups = ctx.options
-    needed = list(ctx.needs_input_grad[:3])
-    own = None, None
+    needs_dx, needs_dw, needs_bias = ctx.needs_input_grad[:3]
+    dx = dw = bias_gradient = None
     if not torch.compiler.is_compiling():
         kernel = kernel_of(ctx.kernel, x.device)
-        own = own_gradients(g_y, x, w, ctx.options, kernel, needed)
-    dx, dw = own
-    torchs = [needed[0] and dx is None, needed[1] and dw is None, needed[2]]
-    if not any(torchs):
-        return dx, dw, None, *[None] * 6
-    gradients = torch.ops.aten.convolution_backward(
-        g_y, x, w, ctx.bias_shape, stride, padding, dilation, False, [0, 0], groups, torchs
-    )
-    own = (dx, dw, None)
-    gradients = [
-        one if one is not None else other for one, other in zip(own, gradients, strict=True)
-    ]
-    return *gradients, *[None] * 6
+        dx, dw = own_gradients(g_y, x, w, ctx.options, kernel, (needs_dx, needs_dw))
+    left = [needs_dx and dx is None, needs_dw and dw is None, needs_bias]
+    if any(left):
+        torch_dx, torch_dw, bias_gradient = torch.ops.aten.convolution_backward(
+            g_y, x, w, ctx.bias_shape, stride, padding, dilation, False, [0, 0], groups, left
+        )
+        dx = torch_dx if dx is None else dx
+        dw = torch_dw if dw is None else dw
+    return dx, dw, bias_gradient, *[None] * 6
 
 
 torch.library.register_autograd(NAME, _backward, setup_context=_save)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..core.errors import LaunchError
 from ..core.forecast import Forecast
 from ..core.kernel.kernel import Kernel
-from ..core.machine.gpus import Gpu
+from ..core.machine.gpus import VALIDATED, Gpu
 from ..core.problem.problem import Problem
 from . import disassembly, sampling
 from .launched_functions import launched_functions
@@ -17,8 +17,6 @@ from .time_model import Prediction, predict
 # A sample for a forecast: about this many multiply-adds, and at least so many blocks.
 _MACS = 16_000_000
 _LEAST = 4
-# The GPUs with measured times in MODEL.md.
-_VALIDATED = ("H100", "H200")
 
 
 def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
@@ -50,4 +48,4 @@ def prediction_of(kernel: Kernel, problem: Problem, gpu: Gpu) -> tuple[Predictio
 
 def _doubt(gpu: Gpu) -> str:
     """Return why the model may be far off; MODEL.md has the measurements behind it."""
-    return "" if gpu.name in _VALIDATED else f"not validated on {gpu.name}"
+    return "" if gpu.name in VALIDATED else f"not validated on {gpu.name}"

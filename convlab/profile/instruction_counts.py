@@ -249,9 +249,7 @@ def _copies_of_another_width(function: Function, counted: set[int]) -> list[Inst
     """
     copies = [i for i in function.instructions if i.opcode.startswith("LDGSTS")]
     lines = {i.line for i in copies if i.address in counted}
-    return [
-        i for i in copies if i.address not in counted and i.line in lines and not i.only_fills
-    ]
+    return [i for i in copies if i.address not in counted and i.line in lines and not i.only_fills]
 
 
 def _is_in(instruction: Instruction, loop: Loop) -> bool:

@@ -78,18 +78,19 @@ def accesses(
     LaunchError
         The kernel fails on the simulator, or the room ``sim`` is not installed.
     """
-    kernel = _on_simulator(kernel)
+    kernel = on_simulator(kernel)
     problem = named_problem(problem)
     block = tuple(whole(n, "each of block's x, y, z", least=0) for n in several(block, "block"))
     if len(block) != 3:
         raise ProblemError(f"block is {block}: give it as (x, y, z)")
     if warp is not None:
         warp = whole(warp, "warp", least=0)
+    problem = kernel.asked(problem)
     kernel.accept(problem)
     record = (*block, -1 if warp is None else warp, LIMIT)
     counts = simulate(kernel, problem, record=record)
     _require_block(counts.launches, block)
-    _require_warp(counts.launches, warp, kernel.name)
+    require_warp(counts.launches, warp, kernel.name)
     if not counts.complete:
         raise ProblemError(
             f"{kernel.name} makes more than {LIMIT:,} memory requests on {problem.label}, the "
@@ -108,8 +109,11 @@ def _require_block(launches: Sequence[dict[str, Any]], block: Block) -> None:
     raise ProblemError(f"no launch has a block {block}: the grids are {grids or 'none'}")
 
 
-def _require_warp(launches: Sequence[dict[str, Any]], warp: int | None, kernel: str) -> None:
-    """Raise ProblemError unless the blocks of a launch have the warp; None means all warps."""
+def require_warp(launches: Sequence[dict[str, Any]], warp: int | None, kernel: str) -> None:
+    """Raise ProblemError unless the blocks of a launch have the warp; None means all warps.
+
+    `kernel` is what the message calls the kernel or the function.
+    """
     warps = max(math.ceil(math.prod(launch["block"]) / 32) for launch in launches)
     if warp is not None and warp >= warps:
         plural = "s" if warps != 1 else ""
@@ -120,7 +124,7 @@ def _require_warp(launches: Sequence[dict[str, Any]], warp: int | None, kernel: 
 
 def _by_lane(counts: Counts, kernel: Kernel) -> pd.DataFrame:
     """Return the recorded requests with a row for each lane."""
-    own_file = kernel.path.name if kernel.path else kernel.name.partition("@")[0] + ".cu"
+    own_file = own_file_name(kernel)
     element_bytes = {name: stored.itemsize for name, stored in kernel.format}
     rows = []
     for request in counts.accesses:
@@ -183,7 +187,7 @@ def access_map(
     --------
     >>> convlab.access_map("03_smem_tile", "wide", "s_tap[k / 4]", warp=1)
     """
-    kernel = _on_simulator(kernel)
+    kernel = on_simulator(kernel)
     execution = whole(execution, "execution")
     source = kernel.source.splitlines()
     rows = accesses(kernel, problem, block=block, warp=warp)
@@ -224,7 +228,7 @@ def footprint(
     UnsupportedError, LaunchError
         As for `accesses`.
     """
-    kernel = _on_simulator(kernel)
+    kernel = on_simulator(kernel)
     problem = named_problem(problem)
     rows = accesses(kernel, problem, block=block, warp=None)
     loads_of_x = rows[(rows["array"] == "x") & (rows["kind"] == "load")]
@@ -239,7 +243,13 @@ def footprint(
     return access_figures.draw_footprint(problem, x, y, f"{kernel.name}, {block_name}")
 
 
-def _on_simulator(kernel: Kernel | str | Path) -> Kernel:
+def own_file_name(kernel: Kernel) -> str:
+    """Return the name of the file in which the simulator reports the kernel's own source lines."""
+    return kernel.path.name if kernel.path else kernel.name.partition("@")[0] + ".cu"
+
+
+def on_simulator(kernel: Kernel | str | Path) -> Kernel:
+    """Return a kernel, of either engine or by its name or path, for the simulator."""
     return kernel.on("sim") if isinstance(kernel, Kernel) else load(kernel, engine="sim")
 
 

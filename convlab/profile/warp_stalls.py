@@ -111,10 +111,11 @@ def pipe_cycles(instruction: Instruction, mma_flops: float) -> tuple[str, float]
     """Return the pipe of an instruction, and for how many cycles it accepts no other.
 
     The pipes of a scheduler for integers and comparisons and for integer multiplications have half
-    a warp's lanes, and that for conversions and special functions an eighth.
+    a warp's lanes, below compute capability 10, and that for conversions and special functions an
+    eighth.
     """
     if instruction.kind == "HMMA":
-        return "tensor", mma_cycles(instruction, mma_flops)
+        return "mma", _mma_cycles(instruction, mma_flops)
     if instruction.is_integer:
         return "integer", 2.0
     if instruction.opcode.startswith("IMAD"):
@@ -124,7 +125,7 @@ def pipe_cycles(instruction: Instruction, mma_flops: float) -> tuple[str, float]
     return "", 0.0
 
 
-def mma_cycles(instruction: Instruction, mma_flops: float) -> float:
+def _mma_cycles(instruction: Instruction, mma_flops: float) -> float:
     """Return for how many cycles an mma.sync keeps the tensor core of its scheduler busy."""
     cycles = instruction.tensor_flops / mma_flops
     return cycles if "TF32" in instruction.opcode else cycles / 2

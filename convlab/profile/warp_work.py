@@ -19,10 +19,10 @@ from ..core.machine.device import Gpu
 from .launched_functions import SECTOR_BYTES
 from .occupancy import SCHEDULERS
 from .sass import Function
-from .warp_stalls import mma_cycles, stalls
+from .warp_stalls import pipe_cycles, stalls
 
-# Lanes of an SM for integer additions, shifts, logic and comparisons, below compute capability 10.
-INTEGER_LANES = 64
+# The pipes of a scheduler that may limit all of its warps together.
+_PIPES = ("mma", "integer", "multiply")
 FP32_KINDS = ("FFMA", "FADD FMUL")
 # The latency in cycles of a load of global memory that hits L1, hits L2, or misses both.
 L1_CYCLES = 40
@@ -125,19 +125,16 @@ class WarpWork:
             if not count or instruction.opcode == "NOP":
                 continue
             mix[instruction.kind] += count
-            if instruction.kind == "HMMA":
-                phase.busy["mma"] += count * mma_cycles(instruction, mma_flops)
-            else:
+            if instruction.kind != "HMMA":
                 rate = 1.0 if "TF32" in instruction.opcode else 2.0
                 tensor_flops += count * instruction.tensor_flops / rate
             phase.alone += count * (1 + waits.get(address, 0.0))
             phase.busy["issue"] += count
-            if instruction.is_integer:
-                phase.busy["integer"] += count * 32 / (INTEGER_LANES / SCHEDULERS)
+            pipe, cycles = pipe_cycles(instruction, mma_flops)
+            if pipe in _PIPES:
+                phase.busy[pipe] += count * cycles
             if instruction.kind in FP32_KINDS:
                 phase.busy["fp32"] += count * 32 / fp32_lanes
-            if instruction.opcode.startswith("IMAD"):
-                phase.busy["multiply"] += count * 32 / (INTEGER_LANES / SCHEDULERS)
         through_l1 = {i.address for i in function.instructions if i.copies_through_l1}
         for row in lines:
             for address, share in _shares(function, counts, row):

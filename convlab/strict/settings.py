@@ -98,9 +98,6 @@ LITTLE = (
 ALL = (*SETTINGS, SPARSE, *IN_CHUNKS, *LITTLE, *OTHER_GPUS)
 NAMES = tuple(setting.name for setting in ALL)
 
-# A workspace with these shares of the bytes that the kernel requests without a limit; and one byte less.
-_SHARES = (("all but a byte", 1.0), ("two thirds", 2 / 3), ("half", 1 / 2), ("a third", 1 / 3))
-
 # The problems that run with the least workspace: a kernel may then launch once for each pixel.
 _FEW_PIXELS = (
     "N2 C4 H3 W4 K6 R3 S3 p1 g2 bias",
@@ -185,13 +182,20 @@ def _share_trials(kernel: Runnable, problem: Problem) -> Iterator[tuple[Problem,
     """
     if not kernel.counts:
         return
-    launch = kernel.prepare(problem, *reference.known(problem, 0, kernel.device, kernel.format).inputs)
+    launch = kernel.prepare(
+        problem, *reference.known(problem, 0, kernel.device, kernel.format).inputs
+    )
     launch.counted = False
     launch()
     requested = launch.workspace_bytes
+    limits = {
+        "all but a byte": requested - 1,
+        "two thirds": requested * 2 // 3,
+        "half": requested // 2,
+        "a third": requested // 3,
+    }
     least = _least_workspace(kernel, problem)
-    for words, share in _SHARES:
-        limit = int(requested * share) - (share == 1.0)
+    for words, limit in limits.items():
         if limit >= max(least, 1):
             words = f"with {limit:,} bytes of workspace, {words} of what it requests"
             yield problem, Setting("part_of_workspace", words, workspace=limit, twice=True)

@@ -234,7 +234,7 @@ def targets(sites: Sequence[Site], sizes: Sequence[int], supports: Sequence[str]
     second: list[Target | None] = []
     larger: list[Target | None] = []
     for site in sites:
-        words = f"{site.text if len(site.text) < 80 else site.text[:77] + '...'}, {site.file}:{site.line}"
+        words = _words(site)
         path = [part for each in site.path for part in _conjuncts(literals(each))]
         parts = _conjuncts(literals(site.node))
         several = _TWICE if len(parts) + len(path) > 1 else 1
@@ -257,13 +257,19 @@ def targets(sites: Sequence[Site], sizes: Sequence[int], supports: Sequence[str]
     return list({target.test: target for target in reversed(found) if target}.values())[::-1]
 
 
+def _words(site: Site) -> str:
+    """Return a site's text, shortened, and its place."""
+    text = site.text if len(site.text) < 80 else site.text[:77] + "..."
+    return f"{text}, {site.file}:{site.line}"
+
+
 def _lopsided(site: Site) -> Iterator[Target | None]:
     """Yield targets for a condition that names a filter's or an image's two sizes in one number.
 
     A kernel that tests ``R * S == 9`` may mean 3x3 only, and so may one that tests ``R == 3``. So one
     problem makes the condition true with the first size below the second, and one with it above.
     """
-    words = f"{site.text if len(site.text) < 80 else site.text[:77] + '...'}, {site.file}:{site.line}"
+    words = _words(site)
     conditions = [part for each in site.path for part in _conjuncts(literals(each))]
     parts = _conjuncts(literals(site.node))
     for part in parts:

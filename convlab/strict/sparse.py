@@ -33,11 +33,14 @@ from ..core.problem.problem import Problem
 _SECONDS = 20.0
 # For each problem the number of channels, and the height and width of the image.
 _PLANES = ((3, 32800), (1, 46400))
-# Problems whose blocks, or the outputs that they stored, are a sample. The first line has more images than
-# a grid may have blocks in y or z. Then problems with over 2^32 outputs, so that half of the offsets exceed 2^31: a large plane, many
-# channels, and many groups. Then a filter of over 2^31 elements; and a problem on which a kernel may
-# split the channels in parts. Each part has a few more than 2^29 outputs, so that the bytes of 2, 4 or
-# 8 parts in 32 bits are few. A kernel runs the first of each line that it supports.
+# Problems whose blocks, or the outputs that they stored, are a sample. A kernel runs the first of each
+# line that it supports. The lines are:
+# - more images than a grid may have blocks in y or z;
+# - over 2^32 outputs, so that half of the offsets exceed 2^31: a large plane, many channels, and many
+#   groups;
+# - a filter of over 2^31 elements;
+# - a problem on which a kernel may split the channels in parts. Each part has a few more than 2^29
+#   outputs, so that the bytes of 2, 4 or 8 parts in 32 bits are few.
 _LARGE = (
     ("N70000 C8 H5 W4 K8 R3 S3 p1", "N70000 C8 H5 W4 K8 R1 S1", "N70000 C6 H5 W4 K6 R3 S3 p1 g6"),
     ("N1 C1 H65600 W65600 K1 R1 S1", "N1 C1 H65600 W65600 K1 R3 S3 p1"),

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import convlab
 from convlab.core.correctness import reference
 from convlab.core.errors import CatalogError, ProblemError
 from convlab.core.kernel.catalog import parse_header
@@ -18,7 +17,6 @@ from convlab.core.problem.computation import COMPUTATIONS, DATA_GRADIENT, WEIGHT
 from convlab.core.problem.format import parse_format
 from convlab.core.problem.named import problem, problems
 from convlab.core.problem.problem import Problem
-from convlab.core.timing.compare import compare
 
 pytestmark = pytest.mark.pure
 
@@ -124,6 +122,11 @@ def test_an_invalid_transposed_convolution_is_refused(arguments, message):
         Problem.transposed(*arguments)
 
 
+def test_a_problem_with_an_unknown_computation_is_refused_at_once():
+    with pytest.raises(ProblemError, match="no computes 'gradient': choose from forward"):
+        Problem(N=1, C=1, H=3, W=3, K=1, R=1, S=1, computes="gradient")
+
+
 def test_a_gradient_has_no_epilogue_and_keeps_its_name():
     conv = problem("wide bias relu").computing("data gradient")
     assert conv.epilogue == () and conv.label == "wide bias relu, data gradient"
@@ -166,28 +169,3 @@ def test_each_computation_has_names_for_all_tensors():
     for each in COMPUTATIONS.values():
         assert list(each.names) == ["x", "w", "bias", "y"]
         assert each.entry.startswith("conv2d")
-
-
-def test_kernels_that_compute_different_things_are_not_compared():
-    with pytest.raises(ProblemError, match=r"18_data_gradient.*compare kernels with the same"):
-        compare(["01_direct", "18_data_gradient"], "wide", engine="sim", progress=False)
-
-
-def test_a_call_with_unsuitable_arguments_is_refused():
-    data = convlab.load("18", engine="sim")
-    weight = convlab.load("19", engine="sim")
-    x = torch.ones(1, 2, 5, 5)
-    dy = torch.ones(1, 3, 3, 3)
-    w = torch.ones(3, 2, 3, 3)
-    for call, message in (
-        (lambda: weight(x, dy), "pass filter_size"),
-        (lambda: weight(x, dy, filter_size=2), "dy has shape"),
-        (lambda: weight(x, dy, filter_size=3, output_padding=1), "is for data gradients"),
-        (lambda: data(dy, w, filter_size=3), "filter_size is for weight gradients"),
-        (lambda: data(dy, w, torch.ones(2)), "no bias and no ReLU"),
-        (lambda: data(dy.clone().requires_grad_(), w), "under torch.no_grad"),
-        (lambda: data(dy.double(), w), "dy is torch.float64"),
-        (lambda: convlab.load("01", engine="sim")(x, w, filter_size=3), "forward convolution"),
-    ):
-        with pytest.raises(ProblemError, match=message):
-            call()

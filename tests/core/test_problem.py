@@ -145,7 +145,8 @@ def test_bad_specification(spec, message):
     with pytest.raises(ProblemError, match=message):
         problem(spec)
     with pytest.raises(
-        ProblemError, match="headline, kernelbench, kernelbench_transposed, kernelbench_1d, backward, resnet50"
+        ProblemError,
+        match="headline, kernelbench, kernelbench_transposed, kernelbench_1d, backward, resnet50",
     ):
         problems("headlines")
 

@@ -1245,16 +1245,7 @@ DEPTHWISE_WEIGHT = _of(
        ("min_of(first + kStrip, conv.P)", "first + kStrip"), at=("dy_column[", "x_column["), sim=FAULT),
 )  # fmt: skip
 
-_ON_TENSOR_CORES = (
-    "mbarrier_",
-    "s_where",
-    "wgmma_",
-    "copy",
-    "operand(",
-    "*s_x",
-    "s_x[",
-    "bulk_load(",
-)
+_ON_TENSOR_CORES = ("mbarrier_", "wgmma_")
 TENSOR_DATA = _of(
     "20_data_gradient_wgmma",
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
@@ -1314,9 +1305,17 @@ HALF_WEIGHT = _of(
        ("split < work.splits; ++split", "split < 1; ++split"), inline="21_weight_gradient_wgmma.cu"),
 )  # fmt: skip
 
+PARTS_WEIGHT = _of(
+    "21c_weight_gradient_3xtf32",
+    _m("low_dropped", "the low part of x is the high part once more",
+       ("low = whole || valid > 0 ? __float_as_uint(both.low) : 0;",
+        "low = whole || valid > 0 ? __float_as_uint(both.high) : 0;"),
+       inline="21_weight_gradient_wgmma.cu"),
+)  # fmt: skip
+
 GRADIENTS = (
     *DATA, *DATA_GEMM, *DEPTHWISE_DATA, *WEIGHT, *WEIGHT_GEMM, *DEPTHWISE_WEIGHT,
-    *TENSOR_DATA, *ROWS_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT,
+    *TENSOR_DATA, *ROWS_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT, *PARTS_WEIGHT,
 )  # fmt: skip
 
 MUTANTS = (

@@ -74,12 +74,13 @@ def test_a_gradient_that_is_differentiated_is_torchs(asked):
 @pytest.mark.gpu
 def test_gradients_on_a_gpu_are_within_the_class():
     generator = torch.Generator("cuda").manual_seed(1)
-    x = torch.randn(8, 64, 128, 128, device="cuda", generator=generator).requires_grad_()
+    x = torch.randn(16, 64, 256, 256, device="cuda", generator=generator).requires_grad_()
     w = (torch.randn(64, 64, 3, 3, device="cuda", generator=generator) / 24).requires_grad_()
-    problem = convlab.Problem(8, 64, 128, 128, 64, 3, 3, padding=1)
+    problem = convlab.Problem(16, 64, 256, 256, 64, 3, 3, padding=1)
     for name, precision in (("11_wgmma_tf32", "tf32"), ("13_wgmma_3xtf32", "fp32")):
         x.grad = w.grad = None
-        y = convlab.load(name)(x, w, padding=1)
+        kernel = convlab.load(name)
+        y = kernel(x, w, padding=1)
         dy = torch.randn(y.shape, device="cuda", generator=generator)
         y.backward(dy)
         for computes, grad, given in (
@@ -87,6 +88,9 @@ def test_gradients_on_a_gpu_are_within_the_class():
             ("weight gradient", w.grad, (x.detach(), dy)),
         ):
             conv = problem.computing(computes)
+            if gradients.gradient_kernel(conv, precision) is None:
+                # It is torch's, whose class is that of its settings.
+                continue
             expected = convlab.core.correctness.reference.truth(conv, *given)
             error = float((grad.double() - expected).norm() / expected.norm())
             bound = convlab.core.correctness.reference.tolerance(precision, conv.terms)

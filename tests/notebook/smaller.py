@@ -8,7 +8,7 @@ INSTEAD = {
     },
     "02_im2col_gemm": {'compare(rungs, "square")': 'compare(rungs, "N1 C8 H34 W34 K64 R3 S3")'},
     "03_smem_tile": {"W=conv.S + 31, K=conv.K // 2": "W=conv.S + 31, K=conv.K // 8"},
-    "10_tensor_cores": {"in catalog()": "in catalog()[::3]"},
+    "10_tensor_cores": {'in catalog("forward")': 'in catalog("forward")[::3]'},
     "ab_your_kernel": {
         "C=64,H=14,W=14,K=64,R=3": "C=16,H=14,W=14,K=32,R=3",
         "C=32,H=34": "C=8,H=34",
@@ -18,5 +18,5 @@ INSTEAD = {
         "convlab.errors.BuildError)]\ngrid": "convlab.errors.BuildError)][::4]\ngrid",
     },
     "in_a_network": {"else (8, 4, 64)": "else (8, 2, 64)"},
-    "the_ladder": {"in catalog()": "in catalog()[::3]"},
+    "the_ladder": {'in catalog("forward")': 'in catalog("forward")[::3]'},
 }

@@ -494,8 +494,9 @@ def test_nvcc_compiles_without_spills(path: Path) -> None:
     """For what its header states, or an H200: what `check` has nvcc compile."""
     said = nvcc_report(load(path, engine="sim"))
     assert said.entries and not [f for f in said.findings if f.error] and not said.note
-    # of some instances ptxas spills two numbers, to run more blocks at a time
-    assert all(0 < each.registers <= 255 and each.spilled <= 8 for each in said.entries)
+    # Of some instances ptxas spills two numbers, to run more blocks at a time; of gradients more.
+    most = 8 if HEADERS[path].computes == "forward" else 80
+    assert all(0 < each.registers <= 255 and each.spilled <= most for each in said.entries)
 
 
 # The first that states how old a GPU may be; where CONVLAB_DEEP is set, all that are for any.

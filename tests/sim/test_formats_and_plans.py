@@ -59,7 +59,7 @@ def test_only_the_entry_point_prepares() -> None:
     source = PLANNED.replace("const char* conv2d_prepare(", "const char* prepare(")
     kernel = convlab.compile(source, name="half", engine="sim")
     x, w, _ = data.inputs(PROBLEM)
-    with pytest.raises(LaunchError, match="conv2d_plan, but no conv2d_prepare"):
+    with pytest.raises(LaunchError, match="defines no conv2d_prepare, which conv2d_plan needs"):
         kernel(x, w)
 
 

@@ -6,12 +6,14 @@ continuation line is indented by two spaces or more. Other lines are prose and a
 
 import ast
 import contextlib
+import functools
 import os
 import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import CodeType
 
 from ..arguments import end_of, hint, nearest, readable, shown
 from ..arguments import path as valid_path
@@ -154,7 +156,13 @@ def _the(computes: str) -> str:
 
 def _evaluate(requirement: str, values: dict[str, int]) -> object:
     # This is safe: a requirement contains only `_TOKEN`s.
-    return eval(requirement, {"__builtins__": {}}, values)
+    return eval(_compiled(requirement), {"__builtins__": {}}, values)
+
+
+@functools.lru_cache(1024)
+def _compiled(requirement: str) -> CodeType:
+    """Return the code of a requirement: each call of a kernel evaluates it."""
+    return compile(requirement, "<requirement>", "eval")
 
 
 def _runs(arch: str, sm: int) -> bool:
@@ -374,15 +382,17 @@ def folders() -> list[Path]:
     return list(dict.fromkeys(place.resolve() for place in places))
 
 
-def catalog() -> list[Path]:
-    """Return the kernel files in `folders`, sorted by name.
+def catalog(computes: str | None = None) -> list[Path]:
+    """Return the kernel files in `folders`, sorted by name; with `computes`, those that compute it.
 
     A file in the working directory's ``kernels/`` hides all others of its name; a warning says so
     once. Raises CatalogError if two other files have the same name.
     """
     paths = quiet_catalog()
     _say_hidden(paths)
-    return paths
+    if computes is None:
+        return paths
+    return [path for path in paths if parse_header(read(path), path).computes == computes]
 
 
 def quiet_catalog() -> list[Path]:

@@ -139,9 +139,11 @@ class CudaLaunch(Launch):
         except torch.OutOfMemoryError as error:
             size = stored.itemsize * math.prod(shape)
             free = torch.cuda.mem_get_info(device)[0]
+            output = self.problem.computation.output
             raise LaunchError(
-                f"not enough GPU memory: {self.problem.computation.output} needs {size / 2**30:.2f} GiB and {self.runnable.name}'s "
-                f"workspace {(need + plan) / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free; "
+                f"not enough GPU memory: {output} needs {size / 2**30:.2f} GiB and "
+                f"{self.runnable.name}'s workspace {(need + plan) / 2**30:.2f} GiB, "
+                f"{free / 2**30:.2f} GiB are free; "
                 "lower load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
                 kind="out of memory",
             ) from error

@@ -29,10 +29,9 @@ def inputs(
 ) -> Inputs:
     """Return the first and the second input, and bias or None, with normally distributed numbers.
 
-    The second input is divided by the root of `Problem.terms`, so that the output is of order 1. The
-    others are standard normal. The same
-    seed and kind of device give the same numbers. For another format than `FLOAT32` they are
-    rounded to its dtypes and stored in its layouts.
+    The second input is divided by the root of `Problem.terms`, so that the output is of order 1.
+    The others are standard normal. The same seed and kind of device give the same numbers. For
+    another format than `FLOAT32` they are rounded to its dtypes and stored in its layouts.
     """
     generator = torch.Generator(device).manual_seed(seed)
 
@@ -222,11 +221,10 @@ def match(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 
 def require(runnable: Runnable, x: object, w: object, bias: object) -> None:
     """Raise ProblemError unless a runnable accepts the tensors' dtypes and kind of device."""
-    names = (computation(runnable.computes) if runnable.computes else FORWARD).inputs
-    dtypes = [stored.torch_dtype for _, stored in runnable.format]
-    by_name = dict(zip((*names, "bias"), (dtypes[0], dtypes[1], dtypes[3]), strict=True))
-    for name, tensor in named_tensors(x, w, bias, names):
-        dtype = by_name[name]
+    computed = computation(runnable.computes) if runnable.computes else FORWARD
+    dtypes = {computed.names[place]: stored.torch_dtype for place, stored in runnable.format}
+    for name, tensor in named_tensors(x, w, bias, computed.inputs):
+        dtype = dtypes[name]
         if tensor.dtype != dtype:
             raise ProblemError(
                 f"{name} is {tensor.dtype}, but {runnable.name} takes {dtype}: "

@@ -241,8 +241,11 @@ class Runnable:
 def asked_of_all(runnables: Sequence[Runnable], problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems for what the runnables compute, all the same.
 
-    Raises ProblemError if they compute different things, which cannot be compared.
+    Problems that are all gradients already stay what they are. Raises ProblemError if the runnables
+    compute different things, which cannot be compared.
     """
+    if not any(problem.computation.is_forward for problem in problems):
+        return list(problems)
     by_what = {each.computes: each.name for each in runnables if each.computes is not None}
     if len(by_what) > 1:
         found = ", ".join(f"{name} ({what})" for what, name in by_what.items())

@@ -150,6 +150,8 @@ GPUS: dict[str, Gpu] = {
 }
 # The simulator runs kernels as if on this GPU, and predictions without a GPU are for it.
 DEFAULT_GPU = GPUS["H200"]
+# The GPUs whose predicted times were compared with measured ones; see profile/MODEL.md.
+VALIDATED = ("H100", "H200")
 
 
 def datasheet(driver_name: str) -> Datasheet | None:

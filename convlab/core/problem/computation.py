@@ -4,8 +4,9 @@ A forward convolution computes y from x and w. Training needs two more sums of p
 tensors: the data gradient dx from dy and w, and the weight gradient dw from x and dy. A kernel's
 header says which one it computes, and one `Problem` describes all three.
 
-This module is the only one that knows the differences by name. All other code asks a problem for
-the shapes of its first and second input and of its output.
+This module has the names, and a `Problem` has the shapes of the first and the second input and of
+the output. So most code need not ask which of the three it is. Only what computes one itself does:
+the reference and the libraries, which call another function of torch for each.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ def problems(set_name: str) -> list[Problem]:
     set_name : str
         One of "headline" (3 large problems), "kernelbench", "kernelbench_transposed" and
         "kernelbench_1d" (more of that suite), "backward" (the gradients of the headline problems),
-        "resnet50", "ece408" and "gpumode_conv2d" (two well-known assignments), "awkward" (small problems that reveal
-        mistakes) and "limits" (problems with one very large size).
+        "resnet50", "ece408" and "gpumode_conv2d" (two well-known assignments), "awkward" (small
+        problems that reveal mistakes) and "limits" (problems with one very large size).
 
     Returns
     -------

@@ -96,7 +96,7 @@ class Problem:
         flag(self.bias, "bias")
         flag(self.relu, "relu")
         text(self.name, "name")
-        if self.epilogue and not self.computation.is_forward:
+        if not self.computation.is_forward and self.epilogue:
             raise ProblemError(
                 f"a {self.computes} has no bias and no ReLU: set bias=False and relu=False"
             )

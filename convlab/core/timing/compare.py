@@ -172,7 +172,11 @@ def compare(
         forecast_for=forecast_for if predicts else None,
         small_too=gpu is not None,
     )
-    results = [_compared(loaded, one, options) for one in problems]
+    results = []
+    for one in problems:
+        # Of a selection or all kernels, those for another gradient are left out.
+        able = [k for k in loaded if named_some or k.computes in (None, one.computes)]
+        results.append(_compared(able, one, options))
     return Comparisons(tuple(results)) if is_set else results[0]
 
 

@@ -421,15 +421,13 @@ void Worker::report_unfinished_wgmma() {
         uintptr_t pc = 0;
         for (const WgmmaStep& step : group.steps)
             if (!strcmp(step.what, "wgmma")) pc = step.pc;
+        const char* missing = group.reading.empty()
+            ? "no wgmma_wait(0) came after this wgmma"
+            : "no wgmma_commit came after this wgmma, so no wgmma_wait waited for it";
         current = int(w) * 32;
-        if (group.reading.empty())
-            report(true, "copy not waited for", pc, {},
-                   "the block ended, and no wgmma_wait(0) came after this wgmma: its accumulators were "
-                   "never complete, and read as NaN here");
-        else
-            report(true, "copy not waited for", pc, {},
-                   "the block ended, and no wgmma_commit came after this wgmma, so no wgmma_wait waited "
-                   "for it: its accumulators were never complete, and read as NaN here");
+        report(true, "copy not waited for", pc, {},
+               "the block ended, and %s: its accumulators were never complete, and read as NaN here",
+               missing);
         current = -1;
         return;
     }

@@ -1,14 +1,15 @@
 """Record the executions of one block, as a figure with a slider: `convlab.play`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..core.arguments import several, whole
 from ..core.errors import ProblemError
-from ..core.kernel.kernel import Kernel, load
+from ..core.kernel.kernel import Kernel
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from ..profile.sampling import simulate
+from ..profile.warp_accesses import on_simulator, require_warp
 from .pending import add_pending
 from .playback import MOST_KB, Playback
 from .steps import in_order
@@ -59,28 +60,26 @@ def play(
     --------
     >>> convlab.play("03_smem_tile", "N=1,C=4,H=12,W=34,K=8,R=3,S=3", warp=0)
     """
-    kernel = kernel.on("sim") if isinstance(kernel, Kernel) else load(kernel, engine="sim")
+    kernel = on_simulator(kernel)
     problem = named_problem(problem)
     block = _block(block)
     most_kb = whole(most_kb, "most_kb", least=50)
     if warp is not None:
         warp = whole(warp, "warp", least=0)
+    problem = kernel.asked(problem)
     kernel.accept(problem)
     record = (*block, -1 if warp is None else warp, LIMIT)
     trace = simulate(kernel, problem, record=record)
-    number = _launch(trace.launches, launch, kernel.name)
+    # A product of cuBLAS has a number, too, but no entry among the launches.
+    recorded = {step["launch"] for step in trace.executions} & {*range(len(trace.launches))}
+    number = _launch(trace.launches, launch, kernel.name, recorded)
     chosen = trace.launches[number]
     if any(index >= size for index, size in zip(block, chosen["grid"], strict=True)):
         raise ProblemError(
             f"{chosen['kernel']} has no block {block}: its grid is {tuple(chosen['grid'])}; "
             "give a block inside it, or another launch"
         )
-    threads = chosen["block"][0] * chosen["block"][1] * chosen["block"][2]
-    warps = -(-threads // 32)
-    if warp is not None and warp >= warps:
-        raise ProblemError(
-            f"a block of {chosen['kernel']} has {warps} warps: give a number below {warps}, not {warp}"
-        )
+    require_warp([chosen], warp, chosen["kernel"])
     steps = in_order([step for step in trace.executions if step["launch"] == number])
     if not steps:
         raise ProblemError(
@@ -100,12 +99,19 @@ def _block(block: int | Sequence[int]) -> Block:
     return (*numbers, 0, 0)[:3]
 
 
-def _launch(launches: Sequence[dict], wanted: int | None, name: str) -> int:
-    """Return the number of the launch to show."""
+def _launch(
+    launches: Sequence[dict], wanted: int | None, name: str, recorded: Collection[int]
+) -> int:
+    """Return the number of the launch to show.
+
+    The default is, of the recorded launches, the last of those with the most shared memory.
+    """
     if not launches:
-        raise ProblemError(f"{name} launches nothing for this problem, so there is no block to show")
+        raise ProblemError(
+            f"{name} launches nothing for this problem, so there is no block to show"
+        )
     if wanted is None:
-        return max(range(len(launches)), key=lambda i: (launches[i]["shared_bytes"], i))
+        return max(recorded or range(len(launches)), key=lambda i: (launches[i]["shared_bytes"], i))
     wanted = whole(wanted, "launch", least=0)
     if wanted >= len(launches):
         names = ", ".join(f"{i}: {launch['kernel']}" for i, launch in enumerate(launches))

@@ -12,6 +12,7 @@ from ..core.kernel.kernel import Kernel
 from ..core.problem.problem import Problem
 from ..core.show.plot import Chart
 from ..profile.access_figures import Request, draw_requests
+from ..profile.warp_accesses import own_file_name
 from .steps import Step, first_of_each
 
 # The largest page, in KB of 1000 bytes.
@@ -83,7 +84,8 @@ class Playback:
             if number == 1:
                 raise ProblemError(
                     f"the page has {size // 1000:,} KB with one execution of each line, more than "
-                    f"the {self._most_bytes // 1000:,} KB of most_kb: give one warp, or a larger most_kb"
+                    f"the {self._most_bytes // 1000:,} KB of most_kb: give one warp, or a larger "
+                    "most_kb"
                 )
             number = max(1, min(number - 1, int(number * 0.95 * self._most_bytes / size)))
 
@@ -165,7 +167,7 @@ class Playback:
 
     def _sources(self, steps: list[Step]) -> dict[str, list[str]]:
         """Return the lines of each file in which a step is."""
-        own = self.kernel.path.name if self.kernel.path else f"{self.kernel.name.split('@')[0]}.cu"
+        own = own_file_name(self.kernel)
         sources = {}
         for file in dict.fromkeys(step["file"] for step in steps):
             if Path(file).name == own:
