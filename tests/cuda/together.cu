@@ -17,7 +17,8 @@ __device__ void multiply(Operands& s, float (&d)[64], int b_moved = 0) {
     uint64_t b = wgmma_moved(wgmma_descriptor(s.b, 128 * 16, 128), b_moved);
     wgmma_m64n128k8_tf32(d, a, b, 0);  // multiply
 }
-// which: 0 all warps; 1 not the last one; 2 the last one with another descriptor; 3 it commits twice
+// which: 0 all warps; 1 not the last one; 2 the last one with another descriptor; 3 it commits twice; 4 the
+// sums are read before the wait
 __global__ void some(float* y, int which) {
     __shared__ alignas(128) Operands s;
     clear(s);
@@ -27,8 +28,9 @@ __global__ void some(float* y, int which) {
     if (which != 1 || !last) multiply(s, d, which == 2 && last ? 8 : 0);
     wgmma_commit();
     if (which == 3 && last) wgmma_commit();
+    float early = d[0];
     wgmma_wait<0>();
-    y[threadIdx.x] = d[0];
+    y[threadIdx.x] = which == 4 ? early : d[0];
 }
 
 // case together: some<<<1, 128, 0, stream>>>(y, 0);
@@ -39,6 +41,8 @@ __global__ void some(float* y, int which) {
 // k: 128; fault: warps \d and \d of a warpgroup pass different descriptors
 // case one_more_commit: some<<<1, 128, 0, stream>>>(y, 3);
 // k: 128; fault: wgmma_commit by warp 3 of a warpgroup, but not by warp 0
+// case read_before_the_wait: some<<<1, 128, 0, stream>>>(y, 4);
+// k: 128; fault: accumulators of this wgmma were read before wgmma_wait
 // case half_a_warpgroup: some<<<1, 64, 0, stream>>>(y, 0);
 // fault: by a warpgroup of 2 warps: it needs four
 

@@ -165,7 +165,8 @@ struct Worker {
     const char* describe_iterations(const Mark& m, const CheckedAccess& checked) const;
     void check_access(Cell* cell, const CheckedAccess& checked);
     bool check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address, unsigned mask);
-    void report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address);
+    void report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address,
+                              unsigned mask);
     void report_in_flight(Cell& cell, const CheckedAccess& checked, uintptr_t address);
     void report_race(const Mark& m, const CheckedAccess& checked, uintptr_t address, Kind theirs);
     void resolve_pending();
