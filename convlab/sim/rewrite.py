@@ -74,6 +74,11 @@ _LAUNCH_CALL = re.compile(
     r"\bcudaLaunch(?:Cooperative)?Kernel(?:ExC\s*\([^,()]*,|\s*\()\s*(?P<cast>\(\s*(?:const\s+)?void\s*"
     r"(?:const\s*)?\*\s*\)|(?:reinterpret|static)_cast\s*<\s*(?:const\s+)?void\s*\*\s*>\s*\()"
 )
+# The same cast where a kernel becomes a node of a graph.
+_NODE = re.compile(
+    r"\.\s*func\s*=\s*(?P<cast>\(\s*(?:const\s+)?void\s*\*\s*\)|(?:reinterpret|static)_cast\s*<\s*"
+    r"(?:const\s+)?void\s*\*\s*>\s*\()"
+)
 # The `=` of a statement that stores what a call returns. In masked text, what is before it is no
 # declaration: ``s[i]``, ``*p``, ``a.b[i]``, ``p->m``, ``name``.
 _ASSIGNED = re.compile(r"(?<![-+*/%&|^=!<>])=(?!=)")
@@ -81,11 +86,11 @@ _ASSIGNED = re.compile(r"(?<![-+*/%&|^=!<>])=(?!=)")
 _PLACE = re.compile(
     r"\s*\**\s*(?:\x01\s*)*(?:\w+|\x01)(?:\s*(?:\x03|\x01|\.\s*\w+|->\s*\w+))*\s*$"
 )
-_DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*", re.M)
+_DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
 _BRANCH = re.compile(r"\b(?:if|for|while)\s*(?:constexpr\s*)?$")
 # The name of a reference or of its parameter.
 _REFERENCE = re.compile(r"&\s*(\w+)\s*(?:=(?!=)|[,)])")
-_LAST_NAME = re.compile(r"(\w+)\s*(?:\[.*\])?\s*$", re.S)
+_LAST_NAME = re.compile(r"(\w+)\s*(?:\[.*\])?\s*$", re.DOTALL)
 # The definition of a function that may return a struct; an operator's name is that word.
 _RETURNS = re.compile(
     r"\b([A-Za-z_][\w:]*)\s*(?:<[^<>;{}()]*>)?\s+(\w+)\s*[-+*/]?\s*\([^;{}]*\)\s*(?:const\s*)?"
@@ -141,7 +146,7 @@ def rewrite(source: str, where: str = "kernel", functions: Collection[str] = ())
         ]
     edits += _cluster_dims(blank)
     edits += _stored_results(blank, source, struct_functions(source) | set(functions))
-    for call in _LAUNCH_CALL.finditer(blank):
+    for call in (*_LAUNCH_CALL.finditer(blank), *_NODE.finditer(blank)):
         # A C cast goes; a cast with brackets leaves its bracket.
         edits.append((*call.span("cast"), "(" if "<" in call["cast"] else ""))
     at = 0

@@ -122,9 +122,14 @@ FEW_MACS = 500_000
 
 def settings_for(kernel: Runnable, problem: Problem) -> tuple[Setting, ...]:
     """Return the settings that may show something; only the last one for a large problem."""
-    if 4 * problem.gemm_k > SHARED_BYTES:
+    if is_large(problem):
         return SETTINGS[-1:]
     return tuple(setting for setting in SETTINGS if _applies(setting, kernel, problem))
+
+
+def is_large(problem: Problem) -> bool:
+    """Return whether a sum has more terms than the floats of a block's shared memory."""
+    return 4 * problem.gemm_k > SHARED_BYTES
 
 
 def _applies(setting: Setting, kernel: Runnable, problem: Problem) -> bool:

@@ -53,6 +53,8 @@ _INT = 1 << 31
 # How many blocks of each launch run, and for how many seconds at most.
 _BLOCKS = 12
 _BLOCKS_SECONDS = 6.0
+# After so many accesses only two blocks of a launch run, and of later launches only some.
+_BLOCKS_ACCESSES = 3_000_000
 # A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
 _WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 20)
 # In the first of the two runs, a kernel has so many bytes of workspace if that is enough: an image of
@@ -179,7 +181,13 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
 
     def run(kernel: Runnable) -> Any:
         return simulated(
-            kernel, problem, arena, sample=(_BLOCKS, seed), time_limit=_BLOCKS_SECONDS, gpu=_WIDE
+            kernel,
+            problem,
+            arena,
+            sample=(_BLOCKS, seed),
+            watch=_BLOCKS_ACCESSES,
+            time_limit=_BLOCKS_SECONDS,
+            gpu=_WIDE,
         )
 
     try:
