@@ -115,7 +115,6 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
         return;
     }
     if (!g_code) find_code(uintptr_t(body));
-    Opened memory;
     Issued issued = issue(stream, pc, "launch", true, grid, block);
     Launch launch;
     launch.name = name, launch.number = issued.number;
@@ -130,6 +129,7 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
     launch.ended_before = g_blocks_ended;
     choose(launch);
     if (!launch.runs && g_sample) return;
+    Opened memory;
     launch.undecided = g_trace && g_most_watched && launch.runs >= 64;
     g_running = &launch;
     ++g_counters.launches;
