@@ -50,9 +50,11 @@ _LARGE = (
     ("N2 C256 H648 W648 K640 R3 S3 p1", "N2 C512 H648 W648 K640 R1 S1"),
 )
 _INT = 1 << 31
-# How many blocks of each launch run, and for how many seconds at most.
+# How many blocks of each launch run, and for how many seconds at most; with little workspace for less,
+# because a run with more follows if that is not enough.
 _BLOCKS = 12
 _BLOCKS_SECONDS = 6.0
+_PIECES_SECONDS = 2.5
 # After so many accesses only two blocks of a launch run, and of later launches only some.
 _BLOCKS_ACCESSES = 3_000_000
 # A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
@@ -179,14 +181,14 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     if "x" not in large:
         x.normal_(generator=random)
 
-    def run(kernel: Runnable) -> Any:
+    def run(kernel: Runnable, seconds: float = _BLOCKS_SECONDS) -> Any:
         return simulated(
             kernel,
             problem,
             arena,
             sample=(_BLOCKS, seed),
             watch=_BLOCKS_ACCESSES,
-            time_limit=_BLOCKS_SECONDS,
+            time_limit=seconds,
             gpu=_WIDE,
         )
 
@@ -237,13 +239,13 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     return reported(kernel, problem, setting, findings, **fields)
 
 
-def _run_in_pieces(run: Callable[[Runnable], Any], kernel: Runnable) -> Any:
+def _run_in_pieces(run: Callable[..., Any], kernel: Runnable) -> Any:
     """Run a kernel that computes several images, or parts of them, one after another if it can."""
     has_workspace = "conv2d_workspace" in (kernel.source or "")
     if not has_workspace:
         return run(kernel)
     try:
-        return run(kernel.limited(_LITTLE_WORKSPACE))
+        return run(kernel.limited(_LITTLE_WORKSPACE), _PIECES_SECONDS)
     except LaunchError as error:
         if error.kind not in ("too little workspace", "out of time", "endless loop"):
             raise
