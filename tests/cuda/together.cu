@@ -77,3 +77,21 @@ __global__ void meet(const float* x, float* y, int count, int arriving, int byte
 // fault: 4 of 4 arrivals came, 64 of 32 expected bytes; the expected bytes are too few
 // case parity: meet<<<1, 32, 0, stream>>>(x, y, 4, 4, 0, 1);
 // fault: waits for phase 1 \(parity 1\).* 0 of 4 arrivals came; nothing .* since phase 0 completed
+
+// The block ends while a bulk copy reads its shared memory, unless it waits.
+__global__ void copied_out(float* y, bool commits, bool waits) {
+    __shared__ alignas(16) float s_out[32];
+    s_out[threadIdx.x] = 1;
+    fence_proxy_async();
+    __syncthreads();
+    if (threadIdx.x) return;
+    bulk_store(y, s_out, 128);
+    if (commits) bulk_commit();
+    if (waits) bulk_wait_read<0>();
+}
+// case copied_out: copied_out<<<1, 32, 0, stream>>>(y, true, true);
+// k: 32; expect: torch.ones(32)
+// case copied_out_without_a_wait: copied_out<<<1, 32, 0, stream>>>(y, true, false);
+// k: 32; fault: overwritten too early: .*the block ended while .* call bulk_wait_read
+// case copied_out_without_a_commit: copied_out<<<1, 32, 0, stream>>>(y, false, true);
+// k: 32; fault: overwritten too early: .*call bulk_commit

@@ -396,6 +396,7 @@ void Worker::warpgroup_step(const WgmmaStep& step) {
 // Called at the end of a block: has each warp of a warpgroup executed as many operations?
 void Worker::compare_warpgroups() {
     if (abandoned) return;
+    report_unfinished_stores();
     report_unfinished_wgmma();
     for (size_t first = 0; first + 4 <= async.warps.size(); first += 4) {
         size_t most = first, least = first;
@@ -410,6 +411,26 @@ void Worker::compare_warpgroups() {
         report(true, "wgmma", step.pc, {}, "%s by warp %zu of a warpgroup, but not by warp %zu: all "
                "four warps must execute it together", step.what, most - first, least - first);
         current = -1;
+    }
+}
+
+// Called at the end of a block, when another block may get its shared memory: reports a bulk copy that
+// may still read there.
+void Worker::report_unfinished_stores() {
+    for (size_t thread = 0; thread < async.stores.size(); ++thread) {
+        const Reads& of = async.stores[thread];
+        bool committed = of.reading.empty();
+        const Span* span = committed ? nullptr : &of.reading.front();
+        for (auto& group : of.groups)
+            if (!span && !group.empty()) span = &group.front();
+        if (!span) continue;
+        current = int(thread);
+        report(true, "overwritten too early", span->pc, {},
+               "the block ended while this bulk copy may still read its shared memory, which another "
+               "block may get: %s before the thread returns",
+               committed ? "call bulk_wait_read<0>()" : "call bulk_commit() and bulk_wait_read<0>()");
+        current = -1;
+        return;
     }
 }
 

@@ -243,6 +243,7 @@ struct Worker {
     void warpgroup_step(const WgmmaStep& step);
     void compare_warpgroups();
     void report_unfinished_wgmma();
+    void report_unfinished_stores();
     void wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                        uintptr_t pc, std::vector<Span>& reading);
     void wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate, uintptr_t pc,
