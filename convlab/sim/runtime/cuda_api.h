@@ -278,6 +278,7 @@ void copy_at(uintptr_t pc, void* to, size_t to_pitch, const void* from, size_t f
         inside(put, width, true, pc), inside(row, width, false, pc);
         enter_range(issued, row, width, Kind::load, pc);
         enter_range(issued, put, width, Kind::store, pc);
+        enter_constant(issued, put, row, width, pc);
         std::memcpy(put, row, width);
     }
 }
