@@ -83,9 +83,7 @@ _NODE = re.compile(
 # declaration: ``s[i]``, ``*p``, ``a.b[i]``, ``p->m``, ``name``.
 _ASSIGNED = re.compile(r"(?<![-+*/%&|^=!<>])=(?!=)")
 # A cast may precede it: ``*(float4*)p``.
-_PLACE = re.compile(
-    r"\s*\**\s*(?:\x01\s*)*(?:\w+|\x01)(?:\s*(?:\x03|\x01|\.\s*\w+|->\s*\w+))*\s*$"
-)
+_PLACE = re.compile(r"\s*\**\s*(?:\x01\s*)*(?:\w+|\x01)(?:\s*(?:\x03|\x01|\.\s*\w+|->\s*\w+))*\s*$")
 _DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
 _BRANCH = re.compile(r"\b(?:if|for|while)\s*(?:constexpr\s*)?$")
 # The name of a reference or of its parameter.

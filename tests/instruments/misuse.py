@@ -46,6 +46,11 @@ from tests.instruments.pages import write_between
 PACKAGE = str(Path(convlab.__file__).parent)
 LONG = "x" * 5000
 TINY = "N=1,C=2,H=5,W=5,K=3,R=3,S=3"
+# Parameters that take a number or a pair of numbers.
+_NUMBERS = (
+    *("stride", "padding", "dilation", "groups"),
+    *("kernel_size", "output_padding", "filter_size"),
+)
 # The most seconds of a call; a longer one counts as a failure.
 LIMIT = 600
 
@@ -217,8 +222,7 @@ def pools(files: Path, builds: bool, draw: random.Random) -> dict[str, list[Any]
         "simulate": [False],
         "baselines": [[], ["torch:cpu"], ["cudnn:fp32"], ["x"], "torch:cpu"],
         **dict.fromkeys(("N", "C", "H", "W", "K", "R", "S"), [1, 2, 3, 5, 0, "3"]),
-        **dict.fromkeys(("stride", "padding", "dilation", "groups", "kernel_size"), numbers),
-        **dict.fromkeys(("output_padding", "filter_size"), numbers),
+        **dict.fromkeys(_NUMBERS, numbers),
         **dict.fromkeys(("in_channels", "out_channels"), [2, 3, 0, -1]),
     }
 
