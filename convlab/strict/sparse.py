@@ -72,9 +72,14 @@ _LARGE_WEIGHT = (
 _OF_GRADIENTS = {DATA_GRADIENT.name: _LARGE_DATA, WEIGHT_GRADIENT.name: _LARGE_WEIGHT}
 # So many products of the reference are computed at most.
 _MOST_PRODUCTS = 1 << 27
-# How many blocks of each launch run, and for how many seconds at most.
+_INT = 1 << 31
+# How many blocks of each launch run, and for how many seconds at most; with little workspace for less,
+# because a run with more follows if that is not enough.
 _BLOCKS = 12
 _BLOCKS_SECONDS = 6.0
+_PIECES_SECONDS = 2.5
+# After so many accesses only two blocks of a launch run, and of later launches only some.
+_BLOCKS_ACCESSES = 3_000_000
 # A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
 _WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 20)
 # In the first of the two runs, a kernel has so many bytes of workspace if that is enough: an image of
@@ -207,9 +212,15 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     if "x" not in large:
         x.normal_(generator=random)
 
-    def run(kernel: Runnable) -> Any:
+    def run(kernel: Runnable, seconds: float = _BLOCKS_SECONDS) -> Any:
         return simulated(
-            kernel, problem, arena, sample=(_BLOCKS, seed), time_limit=_BLOCKS_SECONDS, gpu=_WIDE
+            kernel,
+            problem,
+            arena,
+            sample=(_BLOCKS, seed),
+            watch=_BLOCKS_ACCESSES,
+            time_limit=seconds,
+            gpu=_WIDE,
         )
 
     try:
@@ -262,13 +273,13 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     return reported(kernel, problem, setting, findings, **fields)
 
 
-def _run_in_pieces(run: Callable[[Runnable], Any], kernel: Runnable) -> Any:
+def _run_in_pieces(run: Callable[..., Any], kernel: Runnable) -> Any:
     """Run a kernel that computes several images, or parts of them, one after another if it can."""
     has_workspace = "conv2d_workspace" in (kernel.source or "")
     if not has_workspace:
         return run(kernel)
     try:
-        return run(kernel.limited(_LITTLE_WORKSPACE))
+        return run(kernel.limited(_LITTLE_WORKSPACE), _PIECES_SECONDS)
     except LaunchError as error:
         if error.kind not in ("too little workspace", "out of time", "endless loop"):
             raise

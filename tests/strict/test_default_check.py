@@ -156,6 +156,17 @@ def test_the_default_problems_include_a_size_that_breaks_it(
     assert not check(kernel, [f"limits.{name}"], progress=False).ok
 
 
+# The last tap inside the image as a quotient, which C++ rounds to 0 if it is negative.
+LAST_TAP = """ok = ih >= 0 && kh <= (d.H - 1 - ih + kh * d.dilation_h) / d.dilation_h && iw >= 0 && iw < d.W;
+if (ok) sum += in[AT] * filt[wi];"""
+
+
+def test_a_negative_quotient_is_found_by_a_window_below_the_image() -> None:
+    kernel = stranger("negative_quotient", product=LAST_TAP)
+    assert check(kernel, ["awkward.everything", "awkward.padding_past_filter"], progress=False).ok
+    assert not check(kernel, ["awkward.padding_past_dilated"], progress=False).ok
+
+
 @pytest.mark.parametrize("rung", ["06", "08b", "12", "16"])
 def test_each_pair_of_options_that_a_rung_supports_is_tried(rung: str) -> None:
     """In a fixed problem, as `tests/rungs/test_mutants.py` uses them, and in a generated one."""
