@@ -107,8 +107,7 @@ _CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
 # The text names the kernel twice: for its address and parameter types, and to call it (sim::launch).
 # It begins with a word, so that the compiler reports a missing `;` before it as such.
 _LAUNCH = (
-    '__extension__ ::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, '
-    "[&](auto&... p) {{ "
+    '__extension__ ::sim::launch("{1}", [&](auto f){2} {{ return f({0}); }}, [&](auto&... p) {{ '
 )
 _READABLE = (
     "cannot read this __shared__ declaration; write `__shared__ TYPE NAME[SIZE];`, with the type's "
@@ -418,9 +417,23 @@ def _launch(blank: str, opening: re.Match[str]) -> Iterator[tuple[int, int, str]
         raise ValueError("cannot read this launch; write kernel<<<...>>>(...)")
     start = statement + kernel.start()
     name = " ".join(blank[start:at].split())
-    yield start, start, _LAUNCH.format(name, name.replace('"', "'"))
+    # Where the kernel's type may depend on the arguments, the caller asks whether f takes it. The type
+    # is left out elsewhere: g++ 12 crashes if a constant of the function is in it.
+    result = "" if _has_all_parameters(blank, name) else f" -> decltype(f({name}))"
+    yield start, start, _LAUNCH.format(name, name.replace('"', "'"), result)
     yield at, end, "(p...); }, ::sim::config("
     yield close.start(1), close.end(1), "))"
+
+
+def _has_all_parameters(blank: str, name: str) -> bool:
+    """Return whether a kernel's name, as in ``kernel<float, 8>``, gives each parameter of its template."""
+    given = re.match(r"(?:\w+::)*(\w+)\s*<(.*)>$", name, re.DOTALL)
+    if given is None:
+        return False
+    pattern = rf"\btemplate\s*<([^;{{}}()]*)>\s*([^;{{}}]*?)\b{given[1]}\s*\("
+    templates = [each for each in re.finditer(pattern, blank) if "__global__" in each[2]]
+    counts = {_masked(each[1]).count(",") + 1 for each in templates if "..." not in each[1]}
+    return len(templates) > 0 and counts == {_masked(given[2]).count(",") + 1}
 
 
 def _masked(text: str) -> str:

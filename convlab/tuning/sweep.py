@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
 from ..core.kernel.provenance import made_of
+from ..core.kernel.runnable import Runnable
 from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import Gpu, describe, find_gpu
@@ -29,6 +30,8 @@ _SAMPLES = "samples_ms"
 # The most seconds to measure one point, and to check it on a GPU.
 LIMIT_SECONDS = 1.0
 _CHECK_SECONDS = 60.0
+# The problem in the rows of a runnable that is measured on a task of its own.
+OWN_TASK = "its own task"
 # Columns of a comparison that are the same for all valid points.
 _SAME_FOR_ALL = ["title", "class", "engine", "correct", "bound", _SAMPLES]
 
@@ -39,7 +42,7 @@ Task = tuple[dict[str, Any], tuple[Kernel, Problem, int, float, tuple[Problem, G
 def sweep(
     kernel: Any,
     tunables: Mapping[str, Iterable[int]],
-    problems: Problem | str | Iterable[Problem | str] = "square",
+    problems: Problem | str | Iterable[Problem | str] | None = None,
     *,
     engine: str = "auto",
     executor: Executor | None = None,
@@ -84,7 +87,8 @@ def sweep(
     ----------
     kernel : a Kernel, or a name, a path, perhaps with tunables: "03_smem_tile@C_TILE=4".
     tunables : for each name the values to try.
-    problems : Problems, or names or specs of them, one or many, or the name of a set.
+    problems : Problems, or names or specs of them, one or many, or the name of a set. The default is
+        "square", and for a kernel in a Python file the task of that file.
     engine : where the kernel runs: "cuda", "sim" or "auto".
     executor : runs the tasks; None runs them in this process, one after the other.
     seed : the seed of the data.
@@ -111,18 +115,21 @@ def sweep(
         shown = arguments.shown(executor)
         raise ProblemError(f"executor is a concurrent.futures.Executor, not {shown}")
     kernel = resolve(kernel, engine)
-    if not isinstance(kernel, Kernel):
-        raise ProblemError(f"{kernel.name} has no tunables: sweep takes a kernel")
+    is_kernel = isinstance(kernel, Kernel)
+    # Whatever has no tunables raises.
+    kernel.tuned({})
     if gpu is not None:
         forecast.require()
-        if not kernel.counts:
+        if not kernel.counts or not is_kernel:
             raise ProblemError('gpu= predicts times of simulated kernels: use engine="sim"')
     predicts_for = find_gpu(gpu)
-    predicts = kernel.counts and forecast.available()
+    predicts = is_kernel and kernel.counts and forecast.available()
     grid = _grid(tunables)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     kernels = [kernel.tuned(point) for point in points]
-    wholes = [kernel.asked(each) for each in members(problems)[0]]
+    if problems is None and not is_kernel:
+        return _of_own_task(kernel, grid, points, kernels, progress)
+    wholes = [kernel.asked(each) for each in members(problems or "square")[0]]
     fitted = [fit(problem, [kernel]) for problem in wholes]
     notes = list(dict.fromkeys(note for _, note in fitted if note))
     quiet = {"leave": False, "disable": not progress}
@@ -170,6 +177,39 @@ def sweep(
         problems=tuple(problem for problem, _ in fitted),
         samples=_samples(rows),
         made=made_of(built_kernels),
+    )
+
+
+def _of_own_task(
+    kernel: Runnable,
+    grid: dict[str, list[int]],
+    points: Sequence[dict[str, int]],
+    kernels: Sequence[Runnable],
+    progress: bool,
+) -> Sweep:
+    """Return the sweep of a runnable on a task of its own, such as a kernel in a Python file."""
+    kind = COUNTED if kernel.counts else MEASURED
+    rows = []
+    each = progress_bar(
+        zip(points, kernels, strict=True),
+        "measuring",
+        len(points),
+        leave=False,
+        disable=not progress,
+    )
+    for point, tuned in each:
+        row = {"problem": OWN_TASK, **point, "kernel": tuned.name, "note": ""}
+        try:
+            kind, value = tuned.own_cost()
+            row |= {"correct": True, kind.column: value}
+        except ConvlabError as error:
+            row |= {"correct": False, "note": f"failed: {reason(error, tuned.name)}"}
+        rows.append(row)
+    here = describe(kernel.device)
+    where = f"on {here}" if here else "on the simulator: no GPU time is measured"
+    names = list(grid)
+    return Sweep(
+        kernel.name, grid, _valid(rows, names, kind), _dropped(rows, names), (where,), kind
     )
 
 

@@ -350,3 +350,21 @@ def test_operators_and_functions_of_headers_return_structs_too() -> None:
     text = "T operator+(T a, T b) { return a; }\nvoid h() { s[i] = s[i] + t; n[i] = n[i]; }"
     assert rewrite(text).count("sim_value") == 2
     assert "sim_value" in rewrite("void h() { s[i] = f(1); }", functions={"f"})
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("k<float, 8>", True),
+        ("k<float>", False),
+        ("k", False),
+        ("other<1>", False),
+        ("s::k<T, f(1, 2)>", True),
+    ],
+)
+def test_a_launch_names_its_type_only_where_arguments_decide_it(name, whole):
+    # g++ 12 crashes if a constant of the calling function is in that type, within two lambdas.
+    source = "template <typename T, int B>\n__global__ void k(T* x) { x[0] = B; }\n"
+    text = rewrite(f"{source}void f(float* x) {{ {name}<<<1, 1>>>(x); }}")
+    assert ("-> decltype" in text) is not whole
