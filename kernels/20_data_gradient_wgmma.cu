@@ -18,10 +18,12 @@
 //             + (R - 1) * dilation_h // stride_h
 //             * ((W + stride_w - 1) // stride_w + (S - 1) * dilation_w // stride_w))
 //       + 4096 + 4 * R * S + 10496 <= smem
-// best: tf32 == 1, groups == 1, stride_h == 1, stride_w == 1, C >= 16,
-//       R * S >= 9 or H == 1 and S >= 3,
-//       N * C * H * W >= 6000000,
-//       N * P * Q * K * C * R * S >= 20000000000
+// best: tf32 == 1,
+//       groups == 1 and stride_h == 1 and stride_w == 1 and C >= 16
+//             and (R * S >= 9 or H == 1 and S >= 3)
+//             and N * C * H * W >= 6000000 and N * P * Q * K * C * R * S >= 20000000000
+//       or groups > 1 and C // groups >= 16 and stride_h > 1 and stride_w > 1
+//             and N * C * H * W >= 100000000
 // limits: A tile always has 64 channels of dx, so groups of fewer channels waste the tensor cores. With
 //       a stride, phases are launched one after another, and each stores parts of sectors.
 #include "convlab.cuh"

@@ -2,8 +2,7 @@
 // idea: With few channels, a tap's product is too narrow for the tensor cores. A row of dy meets 3 rows
 //       of dx, so one wgmma computes 3 rows of taps.
 // change: Against 20: pixels are wgmma's rows, and columns are (row of dx, channel). The filter stays in
-//       shared memory. As in 11b, a block walks down the image. When a row of dx is complete, the sums
-//       move up by a row.
+//       shared memory. As in 11b, a block walks down the image. Sums move up when a row is complete.
 // mapping: block -> up to `rows` consecutive rows of dx in a strip of 256 or 128 columns, then other
 //       such parts; two consumer warpgroups -> half of the columns each, all channels; eight or four
 //       loader warps -> dy.

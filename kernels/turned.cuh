@@ -1,4 +1,4 @@
-// A data gradient with stride 1 is a convolution of dy, with another filter: 20b and 20c use it.
+// A data gradient with stride 1 is a convolution of dy, with another filter: 20c and 20d use it.
 //
 // dx[n,c,h,w] adds dy[n,k,p,q] * w[k,c,r,s] over all k, r, s with p = h + pad_h - r * dilation_h. Count
 // the taps backwards, r' = R - 1 - r, and this is p = h - pad' + r' * dilation_h, as in a convolution

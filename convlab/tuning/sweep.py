@@ -1,5 +1,6 @@
 """Measure a kernel for every combination of its tunables, and report the invalid ones."""
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -132,7 +133,14 @@ def sweep(
     fitted = [fit(problem, [kernel]) for problem in wholes]
     notes = list(dict.fromkeys(note for _, note in fitted if note))
     quiet = {"leave": False, "disable": not progress}
-    with build_all(kernels) as building:
+    beside = []
+    if predicts:
+        beside = [
+            functools.partial(forecast.prepare, problem=whole, gpu=predicts_for)
+            for whole, (_, scaled) in zip(wholes, fitted, strict=True)
+            if scaled
+        ]
+    with build_all(kernels, beside) as building:
         builds = list(progress_bar(building, "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
@@ -153,6 +161,8 @@ def sweep(
     measured = _measure(tasks, executor)
     for row, cells in progress_bar(measured, "measuring", len(tasks), **quiet):
         row.update(cells)
+    if kernel.counts and not predicts:
+        notes.append(forecast.missing())
     here = describe(kernel.device)
     notes.append(f"on {here}" if here else "on the simulator: no GPU time is measured")
     kind = COUNTED if kernel.counts else MEASURED
@@ -252,7 +262,10 @@ def measure_point(
         if isinstance(time, str):
             cells |= {"predicted_ms": math.nan, "note": f"no predicted time: {time}"}
         else:
-            cells["predicted_ms"] = time.ms
+            cells |= {"predicted_ms": time.ms, "predicted_within": time.error or forecast.ERROR}
+            if time.doubt:
+                doubt = f"predicted time in doubt: {time.doubt}"
+                cells["note"] = "; ".join(filter(None, (cells["note"], doubt)))
     return cells | {_SAMPLES: list(comparison.samples["ms"]) if len(comparison.samples) else []}
 
 

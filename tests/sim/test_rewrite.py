@@ -308,6 +308,10 @@ STRUCT = "struct T { int a; }; T f(int i) { return {i}; } float g() { return 1; 
         ("if (i) s[i].t = f(2);", True),
         ("for (;;) s[f(1).a] = f(2);", True),
         ("T& r = s[0]; r = f(1);", True),
+        ("\n#if 1\ns[i] = f(2);\n#endif\n", True),
+        ("reinterpret_cast<T*>(p)[i] = f(2);", True),
+        ("*(T*)p = f(2);", True),
+        ("auto make = [&](int k) -> T { return {k}; }; s[i] = make(2);", True),
         ("T t = f(2);", False),
         ("T t; t = f(2);", False),
         ("s[i] = g();", False),
@@ -327,6 +331,19 @@ def test_a_struct_that_a_call_returns_is_stored_by_an_assignment(
     assert result.count("\n") == text.count("\n")
     if not is_stored:
         assert result == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "void h() { __shared__ T s_one; s_one = f(2); }",
+        "__device__ T d_one;\nvoid h() { d_one = f(2); }",
+        "void h(T& out) { out = f(2); }",
+    ],
+    ids=["shared", "device", "parameter"],
+)
+def test_a_reference_without_an_index_is_stored_by_an_assignment(text: str) -> None:
+    assert "sim_value" in rewrite(STRUCT + text)
 
 
 def test_operators_and_functions_of_headers_return_structs_too() -> None:
