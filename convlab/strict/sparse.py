@@ -72,7 +72,6 @@ _LARGE_WEIGHT = (
 _OF_GRADIENTS = {DATA_GRADIENT.name: _LARGE_DATA, WEIGHT_GRADIENT.name: _LARGE_WEIGHT}
 # So many products of the reference are computed at most.
 _MOST_PRODUCTS = 1 << 27
-_INT = 1 << 31
 # How many blocks of each launch run, and for how many seconds at most; with little workspace for less,
 # because a run with more follows if that is not enough.
 _BLOCKS = 12

@@ -225,7 +225,6 @@ def test_an_answer_that_never_ends_or_crashes_is_stopped(tmp_path):
         assert text in found["failed"]
 
 
-@pytest.mark.pure
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_its_options_are_refused(run):
     answer = ANSWERS / "right_conv.py"
@@ -306,7 +305,6 @@ def test_a_folder_is_judged_and_an_empty_one_is_refused(run, tmp_path):
     assert done.status == 2 and "has no .py, .md or .txt file" in done.err
 
 
-@pytest.mark.pure
 @pytest.mark.parametrize(
     ("change", "text"),
     [
