@@ -6,7 +6,8 @@
 //       four pixels are neighbours. The filter is split once, in the order of fragments. A small
 //       filter stays resident.
 // mapping: block -> 64 channels of one group x 128 pixels (n, p, q) end to end, one such tile after
-//       another; warp -> all 64 channels x 32 pixels; lane -> fragments of 16 x 8.
+//       another; warp -> all 64 channels x 32 pixels; lane -> fragments of 16 x 8. Tiles overlap by
+//       8 pixels if sectors of y would otherwise be stored in parts.
 // parent: 10_mma_tf32
 // precision: fp32
 // epilogue: bias, relu
@@ -28,6 +29,9 @@
 #ifndef WARPS
 #define WARPS 4     // of a block; each of 8 has half the pixels and half the registers
 #endif
+#ifndef OVERLAP_FROM
+#define OVERLAP_FROM 16777216   // outputs from which on tiles overlap; see Work::step
+#endif
 #if !defined(TERMS)
 #define TERMS 2     // TF32 parts of a number; 1 for 09b
 #endif
@@ -43,6 +47,7 @@ constexpr int kPart = kSteps * kTerms * 32;       // float4 of a chunk's filter,
 constexpr int kFilter = kKTile / 16 * kPart;      // the same, of all 64 channels
 static_assert(kStages >= 2 && kStages <= 6, "STAGES: 2 to 6");
 static_assert(kDepth == 8 || kDepth == 16 || kDepth == 32, "DEPTH: 8, 16 or 32");
+static_assert(OVERLAP_FROM >= 1, "OVERLAP_FROM: at least 1");
 static_assert(WARPS == 4 || WARPS == 8 && kFilter % kThreads == 0, "WARPS: 4, or 8; DEPTH: 16, 32");
 
 template <int n>
@@ -72,6 +77,10 @@ struct Work {
     int slices, k_tiles;           // slices of all groups; of one group
     int tiles, chunks;             // tiles of pixels; chunks of a group's input channels
     int tile_step, slice_step;     // from a block's tile to its next one
+    // Pixels from a tile to the next. If the planes of y are no multiple of 32 bytes, tiles of 128
+    // pixels would store parts of sectors, which takes a third longer. So tiles begin every 120
+    // pixels, and the tile in which a sector begins stores all of it.
+    int step;
     unsigned pixels, PQ;           // of all images; of one image
     bool resident;                 // a block has one slice, and loads its filter once
     bool wide, vectors;            // wide: x is read 16 bytes at a time; vectors: y is written so
@@ -137,7 +146,7 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
     bool w_wanted = true;
     const auto find = [&] {
         const int group = conv.groups == 1 ? 0 : next.slice / work.k_tiles;
-        const unsigned m = unsigned(next.tile) * kPixels + column, n = m / work.PQ;
+        const unsigned m = unsigned(next.tile) * work.step + column, n = m / work.PQ;
         int64_t at = m - n * work.PQ;
         inside = m < work.pixels;
         if (!work.wide) {
@@ -264,12 +273,17 @@ conv2d_pointwise(ConvProblem conv, Work work, const float* __restrict__ g_x,
         // Rows of y: 4 lanes store 64 contiguous bytes, whole sectors if the pixels are aligned.
         #pragma unroll
         for (int half = 0; half < kFragments / 2; ++half) {
-            const unsigned m = unsigned(at.tile) * kPixels + warp_m + 4 * t + 16 * half;
+            const int mine = warp_m + 4 * t + 16 * half;   // this lane's pixel in the tile
+            const unsigned m = unsigned(at.tile) * work.step + mine;
             #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 if (m + j >= work.pixels || (work.vectors && j > 0)) continue;
                 const unsigned n = (m + j) / work.PQ;
                 float* y = g_y + (int64_t(n) * conv.K + first_k) * work.PQ + (m + j - n * work.PQ);
+                if (work.step < kPixels) {   // the sector begins here, or four pixels earlier
+                    const int begins = mine - int(reinterpret_cast<uintptr_t>(y) % 32 / 4);
+                    if (begins >= work.step || (begins < 0 && at.tile > 0)) continue;
+                }
                 #pragma unroll
                 for (int i = 0; i < 8; ++i, y += int64_t(8) * work.PQ) {
                     if (k0 + 8 * i >= K_group) continue;
@@ -306,14 +320,17 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     const size_t packed = conv2d_workspace(problem, 0);
     if (workspace_bytes < packed) return "the workspace is too small for the filter";
 
-    const int64_t PQ = int64_t(conv.P) * conv.Q, tiles = ceil_div(conv.N * PQ, int64_t(kPixels));
+    const int64_t PQ = int64_t(conv.P) * conv.Q;
+    const bool overlap = PQ % 8 == 4 && conv.N * conv.K * PQ >= OVERLAP_FROM;
+    const int step = overlap && reinterpret_cast<uintptr_t>(y) % 16 == 0 ? kPixels - 8 : kPixels;
+    const int64_t tiles = ceil_div(conv.N * PQ, int64_t(step));
     const int64_t slices = int64_t(conv.groups) * k_tiles_of(conv);
     const int64_t slots = int64_t(kBlocks) * device.sms;
     if (slices > INT32_MAX / 2) return "more slices of channels than 2^30; use 10_mma_tf32";
     const bool rows_of_x = conv.P == conv.H && conv.Q == conv.W && conv.pad_h + conv.pad_w == 0 &&
                            conv.stride_h * conv.stride_w == 1;
     Work work = {int(slices), k_tiles_of(conv), int(tiles), chunks_of(conv)};
-    work.pixels = unsigned(conv.N * PQ), work.PQ = unsigned(PQ);
+    work.step = step, work.pixels = unsigned(conv.N * PQ), work.PQ = unsigned(PQ);
     work.wide = rows_of_x && PQ % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
     work.vectors = PQ % 4 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
     // The filter is resident if all of it, for one slice, leaves room for kBlocks blocks on an SM.

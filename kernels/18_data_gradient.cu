@@ -57,7 +57,7 @@ data_gradient(ConvProblem conv, const float* __restrict__ g_dy, const float* __r
             if (q >= conv.Q) continue;
             for (int k = 0; k < K_group; ++k)
                 r_acc += dy_n[k * PQ + int64_t(p) * conv.Q + q] *
-                         w_c[k * C_group * RS + int64_t(r) * conv.S + s];
+                         w_c[int64_t(k) * C_group * RS + int64_t(r) * conv.S + s];
         }
     }
     g_dx[i] = r_acc;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -17,7 +18,8 @@ from ..core import rooms
 from ..core.errors import BuildError, ProblemError
 from ..core.faults import CORRECT, INCORRECT, NOT_RUN, NOT_SIMULATED, OUT_OF_TIME, heaviest
 from ..core.kernel.engine import engine_name
-from .answer import PYTHON, TEXTS, Answer, read
+from . import tunables as known
+from .answer import PYTHON, TEXTS, Answer, Text, read
 from .diagnose import diagnose
 from .extension import WITH_TORCH
 from .mistake import Mistake, described
@@ -35,6 +37,19 @@ _NO_VERDICT = {
     "memory": NOT_RUN,
     "out of time": OUT_OF_TIME,
 }
+# Mistakes that an answer for the task's own sizes makes with others.
+_OF_OTHER_SIZES = {
+    "global out of bounds",
+    "shared out of bounds",
+    "python",
+    "form",
+    "wrong result",
+    "never written",
+    "uninitialised read",
+    "too imprecise",
+}
+# A smaller constant is rarely a size.
+_LEAST_SIZE = 24
 # The most extensions of one answer.
 _MOST_BUILDS = 16
 
@@ -77,7 +92,10 @@ class Adoption:
     lines : the memory traffic of the first call by source line, on the simulator.
     launches, operators : kernels launched by one call, and torch's operators that compute.
     notes : limits of this judgement.
-    seconds : the time of the builds, and of the whole.
+    seconds : the time of the builds ("build") and of the whole ("total"); in the answer's process,
+        the time until the file was "loaded", until the "first call", until the verdict "as asked"
+        was known, and until the answer was "timed".
+    extensions : what was built: an `Extension` for each ``load_inline``.
     times : median times in ms on a GPU: "answer" and "model"; empty without one.
     """
 
@@ -100,6 +118,7 @@ class Adoption:
     operators: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    extensions: tuple[Any, ...] = ()
     times: Mapping[str, float] = field(default_factory=dict)
 
     nothing_ran = False
@@ -122,6 +141,8 @@ class Adoption:
         if self.ok:
             return CORRECT
         kinds = [each.kind for each in self.mistakes if each.error]
+        if not kinds and self.as_asked is None:
+            return NOT_RUN
         if kinds and all(kind in _NO_VERDICT for kind in kinds):
             return heaviest([_NO_VERDICT[kind] for kind in kinds])
         return INCORRECT
@@ -183,9 +204,10 @@ def adopt(
     reference: str | Path | None = None,
     *,
     engine: str = "auto",
-    simulate: bool = True,
+    simulate: bool | None = True,
     general: bool = True,
     time_limit: float = SECONDS,
+    tunables: Mapping[str, int] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Adoption:
     """Diagnose, build and judge somebody else's kernel in KernelBench's form.
@@ -201,10 +223,14 @@ def adopt(
     engine : "cuda": the GPU, at the task's own sizes, and the simulator after it if the GPU finds
         nothing wrong. "sim": only the simulator, on inputs that are scaled down. "auto": the GPU if
         there is one.
-    simulate : on a GPU: whether the simulator looks for races and accesses out of bounds, too.
+    simulate : on a GPU: whether the simulator looks for races and accesses out of bounds, too. False
+        is an error without a GPU, None is not.
     general : whether to vary shapes and arguments after the task's own.
     time_limit : of the process, in seconds; builds do not count.
-    progress : called with a word for each stage.
+    tunables : values for whole numbers that its CUDA code defines once by name, such as
+        ``#define TILE 16``.
+    progress : called with a word for each stage; then the verdict as asked is also printed on
+        stderr, before other shapes are tried.
 
     Returns
     -------
@@ -214,7 +240,7 @@ def adopt(
     Raises
     ------
     ProblemError
-        A file cannot be read, or has no Python code.
+        A file cannot be read, or has no Python code, or no such tunable.
     BuildError
         The engine is not available.
 
@@ -227,9 +253,14 @@ def adopt(
     tell = progress or (lambda stage: None)
     answer = read(valid.path(path, "answer"))
     task = read(valid.path(reference, "reference")) if reference is not None else answer
+    values = dict(valid.tunables(tunables or {}))
+    if values:
+        known.require(answer, values)
     tell("diagnosis")
     mistakes = diagnose(answer, task)
     adoption = Adoption(answer, mistakes=tuple(mistakes))
+    if any(each.kind == "not run" for each in mistakes):
+        return adoption
     if any(each.error and each.kind in _FATAL for each in mistakes):
         return replace(
             adoption,
@@ -239,7 +270,7 @@ def adopt(
             seconds={"total": time.perf_counter() - started},
         )
     name = _engine(engine)
-    if name == "sim" and not simulate:
+    if name == "sim" and simulate is False:
         raise ProblemError(
             "simulate=False (--no-simulate) is for a judgement on a GPU, but here the answer runs on "
             'the simulator: leave it out, or use engine="cuda" on a machine with a GPU'
@@ -250,12 +281,14 @@ def adopt(
         "engine": name,
         "general": general,
         "seconds": 0.8 * time_limit,
+        "values": values,
+        "told": progress is not None,
     }
     adoption = _judged(replace(adoption, engine=name), spec, time_limit, tell)
     if name == "cuda" and simulate and adoption.as_asked and "sim" in rooms.names("engine"):
         tell("simulator")
         adoption = _with_simulator(
-            adoption, {**spec, "engine": "sim", "general": False}, time_limit
+            adoption, {**spec, "engine": "sim", "general": False, "told": False}, time_limit
         )
     seconds = {**adoption.seconds, "total": time.perf_counter() - started}
     return replace(adoption, seconds=seconds)
@@ -301,6 +334,7 @@ def _judged(
     from . import extension
 
     built = Built()
+    _build_ahead(spec, built)
     try:
         reply = _with_builds("run", spec, limit, tell, built)
     except BuildError as error:
@@ -312,19 +346,26 @@ def _judged(
             builds=verdict,
             as_asked=verdict,
         )
-    return replace(_reported(adoption, reply), seconds={"build": built.seconds})
+    reported = _reported(adoption, reply)
+    return replace(
+        reported,
+        seconds={"build": built.seconds, **reported.seconds},
+        extensions=tuple(built.extensions.values()),
+    )
 
 
 @dataclass
 class Built:
-    """The builds of one answer: the path of each library by its extension's digest; the seconds."""
+    """The builds of one answer, by digest: the extensions, their libraries' paths; the seconds."""
 
+    extensions: dict[str, Any] = field(default_factory=dict)
     libraries: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, BuildError] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 # What `run_confined` has built, by the answer's text and engine.
-_BUILT: dict[tuple[str, str], Built] = {}
+_BUILT: dict[tuple[str, ...], Built] = {}
 
 
 def run_confined(function: str, spec: Mapping[str, Any], limit: float) -> dict[str, Any]:
@@ -341,7 +382,7 @@ def run_confined(function: str, spec: Mapping[str, Any], limit: float) -> dict[s
     BuildError
         An extension does not build.
     """
-    key = (spec["answer"].whole, spec["engine"])
+    key = (spec["answer"].whole, spec["engine"], repr(spec.get("values")))
     built = _BUILT.setdefault(key, Built())
     for digest, library in list(built.libraries.items()):
         # `cache clear` removes libraries.
@@ -377,21 +418,56 @@ def _with_builds(
         if not needs:
             return reply
         tell("build")
-        wanted = _extension_of(spec["answer"], needs[-1])
-        try:
-            build = wanted.build(spec["engine"])
-        except BuildError as error:
-            if spec["engine"] == "sim" or error.kind != "not simulated":
-                raise
-            # With a GPU there are torch's own headers; the child builds with them, for a minute.
-            built.libraries[wanted.digest] = WITH_TORCH
-            continue
-        built.seconds += build.seconds
-        built.libraries[wanted.digest] = str(build.library)
+        wanted = _extension_of(spec["answer"], needs[-1], spec.get("values") or {})
+        if wanted.digest not in built.errors:
+            _build(wanted, spec["engine"], built)
+        if error := built.errors.get(wanted.digest):
+            raise error
     raise BuildError(f"{spec['answer'].path.name} loads more than {_MOST_BUILDS} extensions")
 
 
-def _extension_of(answer: Answer, needs: Mapping[str, Any]) -> Any:
+def _build_ahead(spec: Mapping[str, Any], built: Built) -> None:
+    """Build what the calls of ``load_inline`` in the file name, while the process imports torch.
+
+    An extension whose sources are not constant is built when the process asks for it.
+    """
+    from .extension import Extension
+
+    start_process()
+    answer = spec["answer"]
+    for call in answer.calls:
+        cpp = call.source("cpp_sources")
+        cuda = call.source("cuda_sources")
+        is_known = cpp is not None and (cuda is not None or "cuda_sources" not in call.arguments)
+        lists = [call.values.get(key, ()) for key in ("extra_cflags", "extra_cuda_cflags")]
+        texts = [each for values in lists for each in (values or ())]
+        if not is_known or not all(isinstance(each, Text) for each in texts):
+            continue
+        flags = [each.text for each in texts]
+        sources = [each.text if each else "" for each in (cpp, cuda)]
+        values = spec.get("values") or {}
+        wanted = Extension.of(answer, *sources, call.functions or (), flags, call.line, values)
+        if wanted.digest not in built.libraries:
+            _build(wanted, spec["engine"], built)
+
+
+def _build(wanted: Any, engine: str, built: Built) -> None:
+    """Build an extension, and record its library or its error."""
+    try:
+        build = wanted.build(engine)
+    except BuildError as error:
+        if engine == "sim" or error.kind != "not simulated":
+            built.errors[wanted.digest] = error
+        else:
+            # With a GPU there are torch's own headers; the child builds with them, for a minute.
+            built.libraries[wanted.digest] = WITH_TORCH
+        return
+    built.seconds += build.seconds
+    built.libraries[wanted.digest] = str(build.library)
+    built.extensions[wanted.digest] = wanted
+
+
+def _extension_of(answer: Answer, needs: Mapping[str, Any], values: Mapping[str, int]) -> Any:
     """Return the extension that a child needs; raise ProblemError if its message is not valid."""
     from .extension import Extension
 
@@ -401,7 +477,7 @@ def _extension_of(answer: Answer, needs: Mapping[str, Any]) -> Any:
     is_text = all(isinstance(each, str) for each in (*texts, *names, *(lists[1] or ())))
     if not is_text or not all(re.fullmatch(r"\w+", name) for name in names):
         raise ProblemError(f"{answer.path.name}: load_inline gets arguments that are no strings")
-    return Extension.of(answer, *texts, *lists, int(needs.get("line") or 1))
+    return Extension.of(answer, *texts, *lists, int(needs.get("line") or 1), values)
 
 
 def _ask(function: str, spec: Mapping[str, Any], limit: float) -> dict[str, Any]:
@@ -430,13 +506,19 @@ def _ask(function: str, spec: Mapping[str, Any], limit: float) -> dict[str, Any]
 _PROCESS: list[Any] = []
 
 
+def start_process() -> None:
+    """Start the process that runs answers, which then imports torch, while this one reads the files."""
+    _process().start()
+
+
 def _process() -> Any:
     """Return the process that runs answers; it is kept, because it has imported torch."""
     from ..core.machine import child
 
     if not _PROCESS:
         script = Path(__file__).with_name("process.py")
-        _PROCESS.append(child.Child(script, options=["-P"]))
+        path = json.dumps([*map(os.path.abspath, sys.path)])
+        _PROCESS.append(child.Child(script, path, options=["-P"]))
     return _PROCESS[0]
 
 
@@ -451,6 +533,7 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
     mistakes = list(adoption.mistakes)
     tried = []
     notes = []
+    clock: dict[str, float] = {}
     for piece in reply["pieces"]:
         if "mistake" in piece:
             mistakes.append(Mistake(**piece["mistake"]))
@@ -458,6 +541,8 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
             tried.append(
                 Tried(piece["case"], piece["knobs"], piece["result"], piece["line"], piece["text"])
             )
+        elif "clock" in piece:
+            clock |= piece["clock"]
         elif piece.get("unconfined"):
             notes.append(f"not confined on this machine: {'; '.join(piece['unconfined'])}")
         else:
@@ -479,6 +564,11 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
     if builds is None and as_asked is False and not any(each.kind == "python" for each in mistakes):
         builds = adoption.builds
     notes += _notes(found)
+    narrow = _narrow(adoption.answer, found) if as_asked is False else ""
+    if narrow and {each.kind for each in mistakes if each.error} <= _OF_OTHER_SIZES:
+        # The task's own sizes did not run.
+        as_asked = None
+        notes.append(narrow)
     from .limits import supports
 
     return replace(
@@ -486,7 +576,7 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
         mistakes=_sorted(mistakes),
         builds=builds,
         as_asked=as_asked,
-        in_general=_in_general(as_asked, tried),
+        in_general=False if narrow else _in_general(as_asked, tried),
         precision=found.get("precision", ""),
         error=found.get("error"),
         tried=tuple(tried),
@@ -499,7 +589,22 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
         launches=found.get("launches", 0),
         operators=tuple(found.get("torch", ())),
         times=found.get("times", {}),
+        seconds=clock,
         notes=tuple(notes),
+    )
+
+
+def _narrow(answer: Answer, found: Mapping[str, Any]) -> str:
+    """Return a note if a file has sizes of the task as constants that were scaled down; else ""."""
+    scaled = {size for shape in found.get("scaled", ()) for size in shape}
+    changed = {size for shape in found.get("whole", ()) for size in shape} - scaled
+    constants = known.lines_of_sizes(answer, {size for size in changed if size >= _LEAST_SIZE})
+    if not constants:
+        return ""
+    shown = [f"line {line}: {name} = {value}" for name, (line, value) in constants.items()]
+    return (
+        f"the task's own sizes are constants here ({'; '.join(shown[:3])}), and the simulator's inputs are "
+        "smaller: only a GPU can show whether it is right for the task's own sizes"
     )
 
 
@@ -563,6 +668,8 @@ def _text(adoption: Adoption, verbose: bool) -> list[str]:
     heading = {CORRECT: "correct as asked", INCORRECT: "INCORRECT"}.get(
         adoption.outcome, adoption.outcome
     )
+    if adoption.outcome == NOT_RUN and not adoption.mistakes:
+        heading = "the diagnosis found no mistake"
     lines = [f"{name}: {heading}"]
     klass = ""
     if adoption.precision and adoption.error is not None:

@@ -272,9 +272,9 @@ def _is_reply(text: str) -> bool:
 
 
 def last_block(text: str) -> tuple[int, str] | None:
-    """Return the first line and the text of the last Python block of a text, or None.
+    """Return the first line and the text of a text's last Python block with ModelNew, or None.
 
-    A block without a language counts if no block is marked as Python. An open block ends with the
+    If no block has it, it is the last Python block. A block without a language counts if no block is marked as Python. An open block ends with the
     text.
     """
     blocks: list[tuple[str, int, str]] = []
@@ -293,8 +293,10 @@ def last_block(text: str) -> tuple[int, str] | None:
         blocks.append((opened[1], text.count("\n", 0, start) + 1, text[start:]))
     for languages in (("python", "py", "python3"), ("",)):
         chosen = [(line, code) for language, line, code in blocks if language in languages]
+        # A text may end with an example of how to use the answer.
+        answers = [each for each in chosen if re.search(r"^class ModelNew\b", each[1], re.MULTILINE)]
         if chosen:
-            return chosen[-1]
+            return (answers or chosen)[-1]
     return None
 
 

@@ -1,7 +1,7 @@
 """The command ``adopt``. Importing this module must not import torch: see `commands.command`."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..core.arguments import end_of
 from ..core.errors import ProblemError
 
 _SECONDS = 120.0
+_ENDINGS = (".py", ".md", ".txt")
 _CONFINED = """
 An answer is somebody's code. It runs in a process of its own, with limits of
 time, memory (8 GiB) and processes (64). By Landlock it may write only to a
@@ -33,8 +34,8 @@ class AdoptCommand(Command):
             "answers",
             nargs="*",
             metavar="ANSWER",
-            help="a .py file with ModelNew, or a .md or .txt file whose last Python block is one; "
-            "several give a table",
+            help="a .py file with ModelNew, a .md or .txt file with a Python block that has it (the last "
+            "one), or a folder of these; several give a table",
         )
         what.add_argument(
             "--reference",
@@ -91,23 +92,50 @@ class AdoptCommand(Command):
             raise ProblemError(f"{end_of(arguments.to)} exists; --to replaces no file")
 
     def run(self, arguments: Namespace) -> Iterator[Any]:
-        for word in (*arguments.answers, *filter(None, [arguments.reference])):
-            if not Path(word).is_file():
-                raise ProblemError(f"there is no file {end_of(word)}")
-            if Path(word).suffix not in (".py", ".md", ".txt"):
-                raise ProblemError(f"{end_of(word)} is no .py, .md or .txt file")
+        paths = _found(arguments.answers)
+        if arguments.reference is not None:
+            _found([arguments.reference])
         if arguments.to is not None:
-            yield _skeleton(arguments)
+            if len(paths) > 1:
+                raise ProblemError("--to takes one answer")
+            yield _skeleton(paths[0], arguments.to)
             return
-        if len(arguments.answers) == 1:
-            from .table import judge_one
+        if not arguments.diagnose:
+            from .adoption import start_process
 
-            yield judge_one(Path(arguments.answers[0]), arguments.reference, _options(arguments))
+            start_process()
+        from .table import judge_all, judge_one
+
+        if len(paths) == 1:
+            # With progress, the verdict as asked is shown before the other shapes are tried.
+            options = {**_options(arguments), "progress": lambda stage: None}
+            yield judge_one(paths[0], arguments.reference, options)
             return
-        from .table import judge_all
-
-        paths = [Path(word) for word in arguments.answers]
         yield judge_all(paths, arguments.reference, _options(arguments), again=arguments.again)
+
+
+def _found(words: Sequence[str]) -> list[Path]:
+    """Return the files that words name: files, and the .py, .md and .txt files of folders.
+
+    Raises ProblemError for a word that is no such file or folder.
+    """
+    files = []
+    for word in words:
+        path = Path(word)
+        if path.is_dir():
+            inside = sorted(
+                each for each in path.iterdir() if each.suffix in _ENDINGS and each.is_file()
+            )
+            if not inside:
+                raise ProblemError(f"the folder {end_of(word)} has no .py, .md or .txt file")
+            files += inside
+        elif not path.is_file():
+            raise ProblemError(f"there is no file {end_of(word)}")
+        elif path.suffix not in _ENDINGS:
+            raise ProblemError(f"{end_of(word)} is no .py, .md or .txt file")
+        else:
+            files.append(path)
+    return files
 
 
 def _options(arguments: Namespace) -> dict[str, Any]:
@@ -120,14 +148,14 @@ def _options(arguments: Namespace) -> dict[str, Any]:
     }
 
 
-def _skeleton(arguments: Namespace) -> TextResult:
+def _skeleton(path: Path, to: Path) -> TextResult:
     from .answer import read
     from .skeleton import skeleton
 
-    answer = read(Path(arguments.answers[0]))
+    answer = read(path)
     text, marked = skeleton(answer)
-    arguments.to.write_text(text)
-    lines = [f"wrote {end_of(arguments.to)}: a skeleton to complete"]
+    to.write_text(text)
+    lines = [f"wrote {end_of(to)}: a skeleton to complete"]
     lines += [f"{answer.path.name}:{line}: marked: {what}" for line, what in marked]
-    document = {"file": str(arguments.to), "marked": [{"line": n, "text": w} for n, w in marked]}
+    document = {"file": str(to), "marked": [{"line": n, "text": w} for n, w in marked]}
     return TextResult("\n".join(lines), document)

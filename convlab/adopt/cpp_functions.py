@@ -99,7 +99,7 @@ def _scan(code: str) -> Iterator[Function]:
             function = _function(statement, begin, position + 1, True, any(open_blocks))
             if function:
                 yield function
-            elif not re.match(
+            elif not statement.endswith(")") and not re.match(
                 r"(?:template\s*<[^{]*>\s*)?(?:struct|class|union|enum)\b", statement
             ):
                 # An initialiser: the statement ends at its semicolon.
@@ -136,7 +136,7 @@ def _function(
     is_static = bool(re.search(r"\bstatic\b", statement))
     plain = re.sub(
         r"\b(?:__global__|__device__|__host__|__forceinline__|__inline__|static|inline|constexpr)\b|"
-        r"\b__launch_bounds__\s*\([^()]*\)|\[\[\w+\]\]",
+        r"\b__launch_bounds__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\[\[\w+\]\]",
         " ",
         statement,
     ).strip()

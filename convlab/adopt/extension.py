@@ -8,19 +8,23 @@ simulator and with nvcc. Compilers report the lines of the answer's file.
 from __future__ import annotations
 
 import hashlib
+import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ..core import rooms
 from ..core.arguments import nearest
 from ..core.builds.cache import Build, BuildOutput
+from ..core.builds.plain_paths import plain
 from ..core.builds.source import Source
 from ..core.errors import BuildError
 from .answer import Answer, Text
 from .cpp_functions import blanked, functions
 from .mistake import Mistake
+from .tunables import with_values
 
 INCLUDE = Path(__file__).parent / "include"
 ENTRY = "sim_entry"
@@ -41,11 +45,12 @@ _LACKING = (
     ),
     re.compile(r".class at::(?P<owner>Tensor).* has no member .(?P<name>\w+)"),
     re.compile(
-        r".(?P<name>\w+). (?:is not a member of|in namespace) .(?P<owner>(?:torch|at|c10)(?:::\w+)*)"
+        r".(?P<name>\w+). (?:is not a member of|in namespace) .(?P<owner>(?:torch|at|c10|pybind11)(?:::\w+)*)"
     ),
     re.compile(
-        r"(?:namespace|name followed by).*.(?P<owner>torch|at|c10)\S* has no member .(?P<name>\w+)"
+        r"(?:namespace|name followed by).*.(?P<owner>torch|at|c10|pybind11)\S* has no member .(?P<name>\w+)"
     ),
+    re.compile(r".(?P<name>(?:py|pybind11)::\w+). has not been declared"),
     re.compile(r"(?P<name>(?:torch|ATen|c10|pybind11)/[\w./]+): No such file"),
     re.compile(r"cannot open source file .(?P<name>(?:torch|ATen|c10|pybind11)/[\w./]+)"),
     re.compile(r"incomplete type .*adopt::From<(?P<name>.+?)>"),
@@ -79,13 +84,19 @@ class Extension:
         exports: Sequence[str],
         flags: Sequence[str],
         line: int,
+        values: Mapping[str, int] = MappingProxyType({}),
     ) -> Extension:
-        """Return the extension for the arguments of a call of ``load_inline`` at a line."""
+        """Return the extension for the arguments of a call of ``load_inline`` at a line.
+
+        `values` are those of tunables that differ from the text; see `tunables`.
+        """
         kept = tuple(flag for flag in flags if re.match(r"-[DUI]\S", flag))
         whole = [
             answer.located(text if isinstance(text, str) else "\n".join(text), line)
             for text in (cpp, cuda or "")
         ]
+        if values:
+            whole = [with_values(text, values) for text in whole]
         return cls(answer.path, *whole, tuple(exports), kept)
 
     @property
@@ -153,6 +164,38 @@ class Extension:
         except BuildError as error:
             raise _lacking(error) or error from None
 
+    def machine_code(self, arch: str) -> tuple[bytes, str]:
+        """Return the cubin that nvcc makes for "80" or "90a", and what ptxas reports of it.
+
+        Raises BuildError.
+        """
+        from ..core.builds import cache, compile
+        from ..core.builds.build import CUBLAS_DECLARATIONS
+        from ..core.builds.compile_error import compile_error
+        from ..core.builds.key import key_of
+        from ..core.machine import toolchain
+
+        source = Source(self.text, self.path.stem, self.path)
+        cuda = toolchain.require_cuda()
+        folders = [INCLUDE, CUBLAS_DECLARATIONS, source.folder]
+        options = [*_nvcc_options(arch), *self.flags]
+
+        def make(folder: Path) -> BuildOutput:
+            (folder / "answer.cu").write_text(source.text)
+            includes = [f"-I{plain(path)}" for path in folders]
+            command = [cuda.nvcc, "-cubin", "-Xptxas", "-v", *options, *includes, "answer.cu"]
+            done = compile.run_compiler([*command, "-o", "answer.cubin"], folder)
+            log = done.stdout + done.stderr
+            if done.returncode:
+                raise compile_error(source, log)
+            made = folder / "made"
+            made.write_bytes(pickle.dumps(((folder / "answer.cubin").read_bytes(), log)))
+            return BuildOutput(made)
+
+        parts = ["-cubin", "-v", *options, toolchain.identity(cuda.nvcc)]
+        built = cache.build(lambda: key_of(source, f"cubin_{arch}", parts, [INCLUDE]), make)
+        return pickle.loads(built.library.read_bytes())
+
 
 def has_simulator() -> bool:
     """Return whether the room of the simulator is there."""
@@ -174,16 +217,7 @@ def _with_nvcc(source: Source, flags: Sequence[str]) -> Build:
         raise BuildError("no nvcc was found: `python -m convlab doctor`", kind="not run")
     major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
     arch = f"{major}{minor}" + ("a" if major >= 9 else "")
-    options = [
-        "-O3",
-        "-std=c++17",
-        "-w",
-        "--expt-relaxed-constexpr",
-        "--extended-lambda",
-        "-lineinfo",
-        f"-gencode=arch=compute_{arch},code=sm_{arch}",
-        *flags,
-    ]
+    options = [*_nvcc_options(arch), *flags]
 
     def make(folder: Path) -> BuildOutput:
         compilation = Compilation(
@@ -203,6 +237,19 @@ def _with_nvcc(source: Source, flags: Sequence[str]) -> Build:
     return cache.build(
         lambda: key_of(source, "adopt", [*options, toolchain.identity(cuda.nvcc)], [INCLUDE]), make
     )
+
+
+def _nvcc_options(arch: str) -> list[str]:
+    """Return nvcc's options. -O0 is for the host's code only, which is half of nvcc's time."""
+    return [
+        "-O0",
+        "-std=c++17",
+        "-w",
+        "--expt-relaxed-constexpr",
+        "--extended-lambda",
+        "-lineinfo",
+        f"-gencode=arch=compute_{arch},code=sm_{arch}",
+    ]
 
 
 def _lacking(error: BuildError) -> BuildError | None:

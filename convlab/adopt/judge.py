@@ -1,6 +1,6 @@
 """Judge an answer in the confined child: run it, and compare it with its reference.
 
-`run` emits pieces, each a dict that JSON can write. ``report.py`` puts them together in the user's
+`run` emits pieces, each a dict that JSON can write. `adoption.py` puts them together in the user's
 process. This module runs somebody's code; only `process.py` calls it.
 """
 
@@ -8,41 +8,34 @@ from __future__ import annotations
 
 import ast
 import base64
-import contextlib
 import inspect
-import linecache
 import re
-import sys
 import time
-import traceback
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import cpp_extension
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.errors import LaunchError
 from ..core.faults import fault
-from ..core.machine.gpus import DEFAULT_GPU
 from .answer import Answer
-from .calls import Calls
-from .extension import WITH_TORCH, Extension
 from .mistake import Mistake
 from .precision import Truth, compare
-from .shapes import SIZED, Case, OnDevice, Task, variations
+from .session import Emit, NeedsBuild, Session, Stop, copy_weights
+from .shapes import SIZED, Case, Task, listed, variations
 
-Emit = Callable[[dict[str, Any]], None]
 # Operations of a case, by engine: on the simulator about a second.
 _BUDGETS = {"sim": 1_500_000, "cuda": 50_000_000}
 # Of the times on a GPU: calls that warm up, timed calls, and the bytes that flush the L2.
 _WARM = 3
 _TIMED = 21
 _FLUSHED_BYTES = 256 << 20
+# The most that is added to each weight for a call with other weights.
+_WEIGHT_STEP = 0.25
+# Inputs times this are past float16's range, and far from the ends of float32's.
+_PAST_HALF = 2.0**17
 # Operators that do the work which a kernel should do.
 _HEAVY = {
     "convolution",
@@ -65,222 +58,16 @@ _LIGHT = re.compile(
 )
 
 
-class NeedsBuild(BaseException):
-    """The answer loads an extension that is not built yet; no ``except Exception`` catches it."""
-
-
-class Stop(Exception):
-    """The judgement ends: the answer failed, and its mistake was emitted."""
-
-
-class Session:
-    """The judgement of one answer.
-
-    Parameters
-    ----------
-    emit : gets the pieces.
-    answer, reference : the files.
-    engine : "sim" or "cuda".
-    libraries : the path of each build, by its extension's digest.
-    """
-
-    def __init__(
-        self,
-        emit: Emit,
-        answer: Answer,
-        reference: Answer,
-        engine: str,
-        libraries: Mapping[str, str],
-    ) -> None:
-        self.emit = emit
-        self.answer = answer
-        self.reference = reference
-        self.engine = engine
-        self.libraries = libraries
-        self.device = "cpu" if engine == "sim" else "cuda"
-        self.calls = Calls()
-        # The extension that is missing, also if the answer caught the exception.
-        self.missing: dict[str, Any] | None = None
-        self.seen: set[tuple[str, int, str]] = set()
-
-    # ---- emitting ------------------------------------------------------------------------------
-
-    def mistake(self, mistake: Mistake) -> None:
-        """Emit a mistake once."""
-        key = (mistake.kind, mistake.line, mistake.text)
-        if key not in self.seen:
-            self.seen.add(key)
-            self.emit({"mistake": mistake.to_dict()})
-
-    def failed(self, error: BaseException, stage: str) -> list[Mistake]:
-        """Return an exception of the answer's code as mistakes, with their lines."""
-        if isinstance(error, LaunchError):
-            return self.findings(error)
-        line = self.line_of(error)
-        text = str(error).strip().split("\n")[0][:300]
-        return [
-            Mistake(
-                "python",
-                line,
-                f"{type(error).__name__} {stage}: {text}",
-                "read the message; the line is the last one of the file that ran",
-            )
-        ]
-
-    def findings(self, error: LaunchError) -> list[Mistake]:
-        """Return what the simulator found, or the GPU reported, as mistakes."""
-        found = [each for each in (getattr(error, "findings", None) or ()) if each.error]
-        if not found:
-            text = str(error).split("\n")[0]
-            kind = error.kind or "launch"
-            return [Mistake(kind, self.line_of(error), text, fault(kind).advice)]
-        return [self.finding(each) for each in found[:4]]
-
-    def finding(self, found: Any) -> Mistake:
-        """Return one finding of the simulator as a mistake."""
-        own = found.file and Path(found.file).name == self.answer.path.name
-        where = f" (block {found.block}, thread {found.thread})" if found.block else ""
-        if found.other_line and found.other_line != found.line:
-            where += f"; the other access is in line {found.other_line}"
-        line = found.line if own and found.line else 0
-        return Mistake(
-            found.kind,
-            line,
-            f"{found.kind}: {found.text}{where}",
-            fault(found.kind).advice,
-            found.error,
-        )
-
-    def line_of(self, error: BaseException) -> int:
-        """Return the last line of the answer's file in an exception's traceback."""
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame.lineno for frame in frames if frame.filename == str(self.answer.path)]
-        return own[-1] or 0 if own else 0
-
-    # ---- loading -------------------------------------------------------------------------------
-
-    def execute(self, answer: Answer) -> dict[str, Any]:
-        """Execute a file and return its names; ``load_inline`` is replaced meanwhile."""
-        module = types.ModuleType(re.sub(r"\W", "_", answer.path.stem) + "_adopted")
-        module.__file__ = str(answer.path)
-        sys.modules[module.__name__] = module
-        lines = answer.code.splitlines(keepends=True)
-        linecache.cache[str(answer.path)] = (len(answer.code), None, lines, str(answer.path))
-        code = compile(answer.code, str(answer.path), "exec")
-        with self.running():
-            exec(code, module.__dict__)
-        return module.__dict__
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Run the answer's code: with our ``load_inline``, and without a GPU on the simulator."""
-        originals = cpp_extension.load_inline, cpp_extension.load
-        cpp_extension.load_inline = self.load_inline
-        cpp_extension.load = _refuse_load
-        with contextlib.ExitStack() as stack:
-            if self.engine == "sim":
-                stack.enter_context(_fake_cuda())
-                stack.enter_context(OnDevice("cpu"))
-            try:
-                yield
-            finally:
-                cpp_extension.load_inline, cpp_extension.load = originals
-        if self.missing is not None:
-            raise NeedsBuild
-
-    def load_inline(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module of an extension that the user's process has built."""
-        bound = inspect.signature(_original).bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
-        frame = inspect.currentframe()
-        while frame is not None and frame.f_code.co_filename != str(self.answer.path):
-            frame = frame.f_back
-        line = frame.f_lineno if frame else 1
-        exports = given["functions"] or ()
-        spec = {
-            "cpp": _joined(given["cpp_sources"]),
-            "cuda": _joined(given["cuda_sources"]),
-            "exports": [exports] if isinstance(exports, str) else list(exports),
-            "flags": [*(given["extra_cflags"] or ()), *(given["extra_cuda_cflags"] or ())],
-            "line": line,
-        }
-        extension = extension_of(self.answer, spec)
-        library = self.libraries.get(extension.digest)
-        if library is None:
-            self.missing = spec
-            raise NeedsBuild
-        if library == WITH_TORCH:
-            return self.with_torch(given)
-        called = _runner(self.engine)(extension, Path(library), self.calls)
-        names = spec["exports"] or re.findall(r'\.def\(\s*"(\w+)"', spec["cpp"] + spec["cuda"])
-        module = types.ModuleType(str(given["name"]))
-        for name in names:
-            setattr(module, name, _function(called, name))
-        return module
-
-    def with_torch(self, given: Mapping[str, Any]) -> Any:
-        """Return a module that torch itself builds, in the scratch folder."""
-        folder = Path.cwd() / f"build_{len(list(Path.cwd().iterdir()))}"
-        folder.mkdir()
-        self.emit({"with torch": True})
-        return _original(**{**given, "build_directory": str(folder)})
-
-    # ---- running -------------------------------------------------------------------------------
-
-    def models(self, task: Task, space: Mapping[str, Any], case: Case) -> tuple[Any, Any]:
-        """Return the reference in float32, and the answer with the same weights."""
-        torch.manual_seed(0)
-        reference = task.space["Model"](*case.init, **case.named).to(self.device)
-        torch.manual_seed(0)
-        with self.running():
-            answer = space["ModelNew"](*case.init, **case.named)
-        answer = answer.to(self.device)
-        _copy_weights(reference, answer)
-        return reference.eval(), answer.eval()
-
-    def apply(self, model: Any, inputs: Sequence[Any]) -> Any:
-        """Run the reference."""
-        with torch.no_grad():
-            mode = OnDevice("cpu") if self.engine == "sim" else contextlib.nullcontext()
-            with mode:
-                return model(*[_copied(each) for each in inputs])
-
-    def answered(self, model: Any, inputs: Sequence[Any]) -> Any:
-        """Run the answer."""
-        with torch.no_grad(), self.running():
-            result = model(*inputs)
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return result
-
-    def inputs(self, task: Task, case: Case, seed: int) -> list[Any]:
-        """Return the inputs of a case on the device."""
-        inputs, _ = task.inputs(case, self.device, seed)
-        return [each.to(self.device) if isinstance(each, Tensor) else each for each in inputs]
-
-    def trial(self, task: Task, space: Mapping[str, Any], case: Case) -> tuple[Any, Any, Any]:
-        """Run a case once; return the comparison, the models and the inputs."""
-        reference, answer = self.models(task, space, case)
-        inputs = self.inputs(task, case, 1)
-        truth = Truth.of(reference, inputs, self.apply)
-        kept = [_copied(each) for each in inputs]
-        result = self.answered(answer, inputs)
-        compared = compare(result, truth)
-        if not compared.kind and not all(map(_same, inputs, kept)):
-            compared = replace(compared, kind="form", text="ModelNew changes its inputs")
-        return compared, (reference, answer), inputs
-
-
 def run(emit: Emit, spec: Mapping[str, Any]) -> None:
     """Judge an answer; emit its builds, mistakes, verdicts and counts.
 
     Parameters
     ----------
     emit : gets the pieces.
-    spec : ``answer`` and ``reference``, ``engine``, ``libraries``, ``general``, ``seconds``.
+    spec : ``answer`` and ``reference``, ``engine``, ``libraries``, ``general``, ``seconds``, and
+        perhaps ``values`` of tunables.
     """
-    session = Session(emit, spec["answer"], spec["reference"], spec["engine"], spec["libraries"])
+    session = _session(emit, spec)
     try:
         _judge(session, spec)
     except NeedsBuild:
@@ -289,15 +76,20 @@ def run(emit: Emit, spec: Mapping[str, Any]) -> None:
         pass
 
 
+def _session(emit: Emit, spec: Mapping[str, Any]) -> Session:
+    parts = [spec[key] for key in ("answer", "reference", "engine", "libraries")]
+    return Session(emit, *parts, spec.get("values", {}))
+
+
 def convolve(emit: Emit, spec: Mapping[str, Any]) -> None:
     """Run an answer once as a convolution; emit y, the counts and the findings.
 
     Parameters
     ----------
     emit : gets the pieces.
-    spec : ``answer``, ``engine``, ``libraries``, ``arguments`` of ModelNew, and ``tensors`` x, w, bias.
+    spec : as for `run`, with the ``arguments`` of ModelNew, and ``tensors`` x, w, bias.
     """
-    session = Session(emit, spec["answer"], spec["answer"], spec["engine"], spec["libraries"])
+    session = _session(emit, spec)
     x, w, bias = spec["tensors"]
     try:
         try:
@@ -341,6 +133,7 @@ def _judge(session: Session, spec: Mapping[str, Any]) -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
     space = _attempt(session, "while the file is loaded", session.execute, session.answer)
+    session.emit({"clock": {"loaded": session.elapsed}})
     own = spec["reference"].path == spec["answer"].path
     task_space = space if own else session.execute(spec["reference"])
     session.emit({"builds": True})
@@ -356,8 +149,13 @@ def _judge(session: Session, spec: Mapping[str, Any]) -> None:
             case = _halved(session, task, case)
     if not ok:
         raise Stop
+    if spec.get("told"):
+        what = "on scaled-down inputs" if session.engine == "sim" else "with the task's shapes"
+        text = f"{session.answer.path.name}: correct as asked, {what}; other shapes follow"
+        session.emit({"told": text})
     if session.engine == "cuda":
         _time(session, task, space, case)
+        session.emit({"clock": {"timed": session.elapsed}})
     if spec["general"]:
         small = task.scaled(case, _BUDGETS[session.engine])
         if small is not None:
@@ -431,27 +229,61 @@ def _as_asked(session: Session, task: Task, space: Mapping[str, Any], case: Case
     compared, (reference, answer), inputs = _attempt(
         session, "with the task's shapes", session.trial, task, space, case
     )
+    session.emit({"clock": {"first call": session.elapsed}})
     ok = _compared(session, compared, "")
     session.emit({"precision": compared.precision, "error": compared.error})
     _emit_calls(session)
     ok &= _own_work(session, reference, answer, inputs)
     if ok:
         ok &= _other_numbers(session, reference, answer, inputs, task, case)
+    if ok and compared.precision == "tf32":
+        ok &= _has_range(session, task, reference, answer, case)
     for finding in session.calls.findings:
         if finding.kind in ("race", "uninitialised read", "wrong stream", "written twice"):
             session.mistake(session.finding(finding))
+            ok &= finding.kind != "wrong stream"
     session.emit({"as asked": bool(ok)})
+    session.emit({"clock": {"as asked": session.elapsed}})
     return bool(ok)
+
+
+def _has_range(session: Session, task: Task, reference: Any, answer: Any, case: Case) -> bool:
+    """Return whether an answer with TF32's error has its range too; float16 has the same error."""
+    inputs = [
+        each * _PAST_HALF if isinstance(each, Tensor) and each.is_floating_point() else each
+        for each in session.inputs(task, case, 5)
+    ]
+    truth = Truth.of(reference, inputs, session.apply)
+    plain = [each for each in listed(session.apply(reference, inputs)) if isinstance(each, Tensor)]
+    if not all(each.isfinite().all() for each in plain):
+        return True
+    result = _attempt(session, "with large inputs", session.answered, answer, inputs)
+    compared = compare(result, truth)
+    if not compared.kind:
+        return True
+    text = (
+        f"it has float16's precision: its error is that of TF32, and with inputs {_PAST_HALF:,.0f} "
+        f"times as large, in float32's range, {compared.text}"
+    )
+    session.mistake(Mistake("too imprecise", _line_of_class(session), text, _NO_HALF))
+    return False
+
+
+_NO_HALF = "compute in float32 or TF32; or say in the task that float16 is allowed"
+
+
+def _line_of_class(session: Session) -> int:
+    node = session.answer.classes.get("ModelNew")
+    return node.lineno if node else 0
 
 
 def _compared(session: Session, compared: Any, when: str) -> bool:
     """Emit what is incorrect in a comparison; return whether nothing is."""
     if not compared.kind:
         return True
-    node = session.answer.classes.get("ModelNew")
-    line = node.lineno if node else 0
     text = f"{compared.text}{when}"
-    session.mistake(Mistake(compared.kind, line, text, fault(compared.kind).advice))
+    advice = fault(compared.kind).advice
+    session.mistake(Mistake(compared.kind, _line_of_class(session), text, advice))
     return False
 
 
@@ -477,10 +309,12 @@ def _other_numbers(
         return False
     if not any(True for _ in answer.parameters()):
         return True
+    torch.manual_seed(4)
     with torch.no_grad():
         for parameter in reference.parameters():
-            parameter.mul_(-0.5)
-    if not _copy_weights(reference, answer):
+            # A bias may begin as zero, which no factor changes.
+            parameter.mul_(-0.5).add_(_WEIGHT_STEP * torch.rand_like(parameter))
+    if not copy_weights(reference, answer):
         return True
     truth = Truth.of(reference, inputs, session.apply)
     result = _attempt(session, "with other weights", session.answered, answer, inputs)
@@ -489,7 +323,6 @@ def _other_numbers(
 
 def _depends(session: Session) -> bool:
     """Return False if no kernel loads anything; Model's output is the same for all inputs."""
-    node = session.answer.classes.get("ModelNew")
     loads = session.calls.counters.get("global_load_requests")
     text = (
         "Model's output is the same for all inputs, so the task cannot show that the work is done"
@@ -497,7 +330,7 @@ def _depends(session: Session) -> bool:
     if loads == 0:
         text = "no kernel reads its inputs; that is correct only because Model's output is constant"
     todo = "compute what Model computes; or choose a task whose output depends on its inputs"
-    session.mistake(Mistake("cheat", node.lineno if node else 0, text, todo, error=loads == 0))
+    session.mistake(Mistake("cheat", _line_of_class(session), text, todo, error=loads == 0))
     return loads != 0
 
 
@@ -595,43 +428,6 @@ def _outcome(session: Session, task: Task, space: Mapping[str, Any], case: Case)
 
 # ---- small parts --------------------------------------------------------------------------------
 
-_original = cpp_extension.load_inline
-
-
-def extension_of(answer: Answer, spec: Mapping[str, Any]) -> Extension:
-    """Return the extension for the arguments that a child emitted."""
-    return Extension.of(
-        answer, spec["cpp"], spec["cuda"], spec["exports"], spec["flags"], spec["line"]
-    )
-
-
-def _runner(engine: str) -> Callable[..., Any]:
-    if engine == "sim":
-        from .simulated import Simulated
-
-        return Simulated
-    from .on_gpu import OnGpu
-
-    return OnGpu
-
-
-def _function(called: Any, name: str) -> Callable[..., Any]:
-    def call(*values: Any, **named: Any) -> Any:
-        return called.call(name, values, named)
-
-    call.__name__ = name
-    return call
-
-
-def _refuse_load(*args: Any, **kwargs: Any) -> None:
-    raise RuntimeError("convlab reads load_inline, and not load(): put the sources into the file")
-
-
-def _joined(sources: Any) -> str:
-    if sources is None:
-        return ""
-    return sources if isinstance(sources, str) else "\n".join(sources)
-
 
 def _parameters(model: type) -> dict[str, Any]:
     """Return the names of init arguments with their defaults; None for one without a default."""
@@ -641,33 +437,6 @@ def _parameters(model: type) -> dict[str, Any]:
             given = parameter.default is not inspect.Parameter.empty
             names[parameter.name] = parameter.default if given else None
     return names
-
-
-def _copy_weights(source: Any, target: Any) -> bool:
-    """Copy parameters and buffers by name, else by their order; return whether all fit."""
-    state = source.state_dict()
-    theirs = target.state_dict()
-    shapes = [value.shape for value in state.values()]
-    if {key: value.shape for key, value in state.items()} == {
-        key: value.shape for key, value in theirs.items()
-    }:
-        target.load_state_dict(state)
-        return True
-    if shapes == [value.shape for value in theirs.values()]:
-        target.load_state_dict(dict(zip(theirs, state.values(), strict=True)))
-        return True
-    return False
-
-
-def _copied(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    # clone() keeps the strides of a dense tensor.
-    return value.detach().clone()
-
-
-def _same(a: Any, b: Any) -> bool:
-    return not isinstance(a, Tensor) or torch.equal(a, b)
 
 
 def _sizes_text(task: Task, case: Case) -> list[list[int]]:
@@ -712,50 +481,3 @@ def _slot_names(reference: Answer, task: Task, case: Case) -> dict[tuple[int, in
             if isinstance(argument, ast.Name) and (number, d) in sizes:
                 names[number, d] = argument.id
     return names
-
-
-class _Stream:
-    """A stand-in for torch's streams and events: on the simulator each call is complete."""
-
-    cuda_stream = 0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *args, **kwargs: 0.0
-
-
-@contextlib.contextmanager
-def _fake_cuda() -> Iterator[None]:
-    """Let torch.cuda look like that of a machine with one GPU."""
-    changed = {
-        "Stream": _Stream,
-        "Event": _Stream,
-        "stream": _Stream,
-        "device": _Stream,
-        "current_stream": _Stream,
-        "default_stream": _Stream,
-        "synchronize": lambda *args: None,
-        "empty_cache": lambda: None,
-        "is_available": lambda: True,
-        "current_device": lambda: 0,
-        "device_count": lambda: 1,
-        "get_device_name": lambda *args: f"NVIDIA {DEFAULT_GPU.name}",
-        "get_device_capability": lambda *args: (9, 0),
-        "set_device": lambda *args: None,
-    }
-    before = {name: getattr(torch.cuda, name) for name in changed}
-    for name, value in changed.items():
-        setattr(torch.cuda, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(torch.cuda, name, value)

@@ -25,19 +25,23 @@ import child_process as child  # ../core/machine/child_process.py, which runs th
 _TICK = 0.1
 
 
-def serve(server) -> None:
-    """Answer requests, each in a fork."""
+def serve(server, path: str) -> None:
+    """Answer requests, each in a fork; `path` is the sys.path of the imports, as JSON."""
+    import json
+
     child.adopt()
+    sys.path[:] = json.loads(path)
+    # Without this, torch asks the driver for GPUs in this process, and a fork then cannot use CUDA.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    # The imports are shared by all children. They take seconds, and begin before the first request.
+    import torch  # noqa: F401
+
+    from convlab.adopt import judge  # noqa: F401
+
     while True:
         path, variables, limits, payload = pickle.loads(server.request())
         sys.path[:] = path
         os.environ |= variables
-        # Without this, torch asks the driver for GPUs in this process, and a fork then cannot use CUDA.
-        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        # The imports are shared by all children.
-        import torch  # noqa: F401
-        from convlab.adopt import judge  # noqa: F401
-
         server.begun()
         server.reply(pickle.dumps(_run(server, limits, payload)))
 
@@ -78,6 +82,7 @@ def _ended(process: int) -> int | None:
 def _collect(incoming: int, process: int, limits: dict, confine) -> tuple[bytes, str]:
     """Read what a child emits until it ends; return it, and the limit that it exceeded, or ""."""
     data = b""
+    shown = 0
     until = time.monotonic() + limits["seconds"]
     watch = select.poll()
     watch.register(incoming, select.POLLIN)
@@ -87,6 +92,12 @@ def _collect(incoming: int, process: int, limits: dict, confine) -> tuple[bytes,
             if not more:
                 return data, ""
             data += more
+            found = _pieces(data)
+            for piece in found[shown:]:
+                if isinstance(piece, dict) and isinstance(piece.get("told"), str):
+                    # The parent process shows it while the judgement goes on.
+                    print(piece["told"][:300], file=sys.stderr, flush=True)
+            shown = len(found)
         processes = confine.descendants(process)
         if time.monotonic() > until:
             return data, f"it did not end within {limits['seconds']:g} s"

@@ -53,6 +53,8 @@ class OnDevice(TorchFunctionMode):
             return func(*args, **kwargs)
         if name in ("cuda", "cpu") and args and isinstance(args[0], Tensor):
             return args[0]
+        if self.device == "meta" and name.startswith("conv_transpose"):
+            _require_channels(args, kwargs)
         if kwargs.get("device") is not None:
             kwargs["device"] = self.device
         if kwargs.get("pin_memory"):
@@ -116,6 +118,13 @@ class Sizes(OnDevice):
         number = len(self.seen)
         self.seen.append(tuple(sizes))
         return tuple(self.changes.get((number, d), size) for d, size in enumerate(sizes))
+
+
+def _require_channels(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise if a transposed convolution's filter has other channels; the device "meta" allows it."""
+    given = {**dict(zip(("input", "weight"), args, strict=False)), **kwargs}
+    if given["input"].shape[-len(given["weight"].shape) + 1] != given["weight"].shape[0]:
+        raise RuntimeError("the filter of a transposed convolution has other channels")
 
 
 @dataclass(frozen=True)
@@ -216,7 +225,7 @@ class Task:
         for place, value in enumerate(case.init):
             is_size = isinstance(value, int) and not isinstance(value, bool) and value not in bound
             while is_size and cost > budget and value >= 2 * _LEAST:
-                value //= 2
+                value = _half(value, bound, case.init)
                 init = (*case.init[:place], value, *case.init[place + 1 :])
                 smaller = self.cost(replace(case, init=init))
                 if smaller is None or smaller >= cost:
@@ -242,7 +251,7 @@ class Task:
             groups.sort(key=lambda group: sizes[group[0]])
             group = groups[-1]
             old = sizes[group[0]]
-            new = old // 2
+            new = _half(old, {size for slot, size in sizes.items() if slot not in group}, case.init)
             if new < least:
                 groups.pop()
                 continue
@@ -259,6 +268,28 @@ class Task:
             if len(group) > 1 and not with_init:
                 groups += [(slot,) for slot in group]
         return case, cost
+
+
+def _half(size: int, others: set[int], init: Sequence[Any]) -> int:
+    """Return about half of a size: a number that is no other size and no init argument yet.
+
+    Equal numbers could no longer be told apart.
+    """
+    taken = others | set(_numbers(init))
+    half = size // 2
+    for step in (0, 4, 8, 2, 6):
+        if half - step > 0 and half - step not in taken:
+            return half - step
+    return half
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    """Yield the whole numbers in an init argument."""
+    if isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _numbers(each)
+    elif isinstance(value, int):
+        yield value
 
 
 def _groups(sizes: Mapping[Slot, int]) -> list[tuple[Slot, ...]]:

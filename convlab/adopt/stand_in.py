@@ -10,24 +10,32 @@ import ast
 import base64
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import LaunchError, ProblemError
 from ..core.finding import Finding
 from ..core.kernel.engine import engine_name, engine_named
 from ..core.kernel.runnable import Allocate, Inputs, Launch, Runnable, empty
+from ..core.machine.gpus import Gpu
 from ..core.problem.problem import Problem
 from .adoption import Adoption, adopt, run_confined
 from .answer import Answer, called, read
 from .diagnose import diagnose
+from .tunables import require
+
+if TYPE_CHECKING:
+    from .inspect_answer import AnswerInspection
 
 # The parameters of a convolution's __init__, as torch.nn.Conv2d names them.
 _NEEDED = ("in_channels", "out_channels", "kernel_size")
 _OPTIONS = ("stride", "padding", "dilation", "groups", "bias")
 _COMMANDS = "check, compare and ab on the simulator"
+# A sector of global memory, in MB.
+_SECTOR_MB = 32e-6
 
 
 def load(path: str | Path, engine: str = "auto") -> AnswerKernel:
@@ -45,13 +53,18 @@ class AnswerKernel(Runnable):
     """An answer as a runnable."""
 
     isolate = False
+    has_own_task = True
 
-    def __init__(self, answer: Answer, engine: str) -> None:
+    def __init__(
+        self, answer: Answer, engine: str, tunables: Mapping[str, int] | None = None
+    ) -> None:
         self.answer = answer
         self.path = answer.path
         self.source = answer.whole
-        self.name = answer.name
-        self.title = answer.name
+        self.defines = dict(tunables or {})
+        values = [f"{name}={value}" for name, value in self.defines.items()]
+        self.name = answer.name + (f"@{','.join(values)}" if values else "")
+        self.title = self.name
         self.precision = "fp32"
         self.engine = engine
         self.runs_on = engine_named(engine)
@@ -62,7 +75,33 @@ class AnswerKernel(Runnable):
 
     def own_report(self) -> Adoption:
         """Judge the answer on its own task, whatever it computes: the default check."""
-        return adopt(self.path, engine=self.engine)
+        return adopt(self.path, engine=self.engine, tunables=self.defines)
+
+    def own_inspection(self, gpu: Gpu) -> AnswerInspection:
+        """Inspect the kernels that the answer launches on its own task."""
+        from .inspect_answer import inspect_answer
+
+        return inspect_answer(self.path, gpu, self.engine)
+
+    def own_cost(self) -> tuple[CostKind, float]:
+        """Return what one call on the answer's own task costs: a time, or counted traffic in MB.
+
+        Raises LaunchError if the answer is not correct as asked.
+        """
+        found = adopt(
+            self.path, engine=self.engine, general=False, simulate=None, tunables=self.defines
+        )
+        if not found.ok:
+            raise LaunchError(f"{self.name}: {found.why}", kind=found.outcome)
+        if found.times:
+            return MEASURED, found.times["answer"]
+        sectors = ("global_load_sectors", "global_store_sectors")
+        return COUNTED, sum(_SECTOR_MB * found.counters.get(name, 0) for name in sectors)
+
+    def tuned(self, tunables: Mapping[str, int]) -> AnswerKernel:
+        """Return the answer with other values of its tunables; see `tunables.tunables`."""
+        require(self.answer, tunables)
+        return AnswerKernel(self.answer, self.engine, {**self.defines, **tunables})
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why the answer does not support a problem, or None if it does."""
@@ -146,6 +185,7 @@ class AnswerLaunch(Launch):
             "answer": kernel.answer,
             "reference": kernel.answer,
             "engine": kernel.engine,
+            "values": dict(kernel.defines),
             "arguments": kernel.arguments(self.problem),
             "tensors": tuple(None if each is None else each.contiguous() for each in self.inputs),
         }

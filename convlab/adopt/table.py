@@ -71,7 +71,11 @@ class Adoptions:
         count = len(self.documents)
         asked = sum(each["as_asked"] is True for each in self.documents)
         general = sum(each["in_general"] is True for each in self.documents)
-        return f"{asked} of {count} answers are correct as asked, {general} in general"
+        text = f"{asked} of {count} answers are correct as asked"
+        if all(each["in_general"] is None for each in self.documents):
+            # Other shapes were not asked for, or nothing ran.
+            return text
+        return f"{text}, {general} in general"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the reports as a dict that JSON can write."""
@@ -104,7 +108,7 @@ def judge_one(path: Path, reference: Path | None, options: Mapping[str, Any]) ->
         return adopt(path, reference, **rest)
     answer = read(path)
     mistakes = tuple(diagnose(answer, read(reference) if reference else None))
-    failed = any(each.error for each in mistakes)
+    failed = any(each.error and each.kind != "not run" for each in mistakes)
     note = "only diagnosed: nothing was built or run"
     return Adoption(answer, mistakes=mistakes, as_asked=False if failed else None, notes=(note,))
 

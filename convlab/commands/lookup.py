@@ -126,7 +126,7 @@ def _is_part(word: str) -> bool:
 
 
 # The commands in which a file of another kind, such as an answer in Python, can be a kernel.
-_WITH_FILES = ("check", "compare", "ab")
+_WITH_FILES = ("check", "compare", "ab", "inspect", "sweep")
 
 
 def _kernel_file(name: str, tunables: str, command: str) -> str:

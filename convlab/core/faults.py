@@ -144,8 +144,9 @@ FAULTS: dict[str, Fault] = {
         "`wgmma`, `wgmma_commit()`, then `wgmma_wait(0)`",
     ),
     "overwritten too early": Fault(
-        "a thread stores to shared memory that a bulk copy or a `wgmma` may still read",
-        "call `bulk_wait_read` or `wgmma_wait` before the store; if other threads store, let "
+        "a thread stores to shared memory that a bulk copy or a `wgmma` may still read, or the block "
+        "ends before a bulk copy has read it",
+        "call `bulk_wait_read` or `wgmma_wait` before the store or the end; if other threads store, let "
         "the waiting thread then arrive on an mbarrier that they wait on",
     ),
     "no proxy fence": Fault(

@@ -3,12 +3,13 @@
 import html
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import pandas as pd
 
 from ..core import arguments
-from ..core.errors import ConvlabError
+from ..core.errors import ConvlabError, ProblemError
 from ..core.show.plot import Chart
 from ..core.show.result import BAD, GOOD, Result
 from ..core.show.table import Table, number
@@ -131,9 +132,24 @@ def guess(
     sectors of a warp's load: your guess 5, counted 4: 25.0% too high
     """
     question = arguments.text(question, "question")
-    value = count() if callable(count) else count
+    value = _counted(count) if callable(count) else count
     asked = Asked(question, arguments.real(value, "count", -float("inf")))
     return asked if stored is None else asked.answer(stored)
+
+
+def _counted(count: Callable[[], float]) -> float:
+    """Return what the reader's function counts; raise ProblemError if it does not take no arguments."""
+    try:
+        signature(count).bind()
+    except TypeError as error:
+        raise ProblemError(
+            f"count must be a number or a function without arguments, but it needs some ({error}): "
+            "write count=lambda: ..."
+        ) from None
+    except ValueError:
+        # A function written in C may have no signature.
+        pass
+    return count()
 
 
 @dataclass(frozen=True, repr=False)

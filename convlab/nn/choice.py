@@ -24,7 +24,7 @@ from ..core.kernel.kernel import Kernel, load
 from ..core.kernel.libraries import Baseline, baseline
 from ..core.machine import toolchain
 from ..core.machine.device import GPUS, Gpu, describe, find_gpu
-from ..core.problem.format import FLOAT32
+from ..core.problem.format import FLOAT32, Format
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from ..core.timing.compare import compare
@@ -69,7 +69,9 @@ def best(
 
     Parameters
     ----------
-    problem : a Problem, or the name or the spec of one; float32, NCHW.
+    problem : a Problem, or the name or the spec of one; float32, NCHW. For a gradient
+        ("backward.wide_weight") the kernels that compute it are compared; layers ask for these in the
+        backward pass on a GPU.
     precision : "fp32", or "tf32", which allows both classes: the bound of the result's error.
     engine : where it will run: "cuda", "sim" or "auto", as for `load`.
     measured : check the library and all kernels that have a ``best:`` line and support the problem,
@@ -156,16 +158,33 @@ def _best_on(gpu: Gpu, problem: Problem, precision: str, engine: str) -> Kernel 
 
 
 def candidates(precision: str, engine: str) -> list[Kernel]:
-    """Return the catalog's kernels for float32 in NCHW and a class, sorted by class and name."""
+    """Return the catalog's kernels for float32 in NCHW and a class, sorted by class and name.
+
+    For the classes "bf16" and "fp16" they are those with x, w and y of that dtype, in NCHW.
+    """
     kernels = []
-    allowed = CLASSES[: CLASSES.index(precision) + 1]
+    allowed = (precision,)
+    if precision in CLASSES:
+        allowed = CLASSES[: CLASSES.index(precision) + 1]
     for kernel in (load(path, engine=engine) for path in catalog.catalog()):
         try:
-            if kernel.format == FLOAT32 and kernel.precision in allowed:
+            if kernel.precision in allowed and _is_plain_format(kernel.format, precision):
                 kernels.append(kernel)
         except CatalogError as error:
             warnings.warn(f"{kernel.name} is left out: {error}", stacklevel=3)
-    return sorted(kernels, key=lambda kernel: CLASSES.index(kernel.precision))
+    return sorted(kernels, key=lambda kernel: allowed.index(kernel.precision))
+
+
+def _is_plain_format(format: Format, precision: str) -> bool:
+    """Return whether tensors are in torch's order, and of the dtype of a class."""
+    if precision in CLASSES:
+        return format == FLOAT32
+    dtype = {"bf16": "bf16", "fp16": "f16"}[precision]
+    return all(
+        storage.dtype == dtype and storage.order == plain.order
+        for (name, storage), (_, plain) in zip(format, FLOAT32, strict=True)
+        if name != "bias"
+    )
 
 
 def ruled(

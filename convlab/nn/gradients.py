@@ -2,7 +2,8 @@
 
 `Conv2d` and `conv2d` ask this module in the backward pass, unless torch.compile traces it. It answers
 on a GPU, when torch needs no derivative of the gradient itself; torch computes everything else. A
-rung is taken by the rule of `convlab.best`: the line ``best:`` in its header.
+rung is taken where `convlab.best` takes it for the gradient: by a measured choice
+(``convlab.best(problem.computing("data gradient"), measured=True)``), else by its header's ``best:``.
 """
 
 import functools
@@ -20,7 +21,7 @@ from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
 from ..core.problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
 from ..core.problem.problem import Problem
-from .choice import Auto, candidates, ruled
+from .choice import CLASSES, Auto, candidates, ruled
 
 
 def own_gradients(
@@ -70,9 +71,11 @@ def _computed(kernel: Kernel, problem: Problem, tensors: tuple[Tensor, Tensor]) 
     return kernel.again(problem, *tensors, None).contiguous()
 
 
-@functools.lru_cache(512)
 def gradient_kernel(problem: Problem, precision: str) -> Kernel | None:
     """Return the rung for a gradient on this GPU, or None if torch's is to be taken.
+
+    In fp32 and TF32 it is the choice of `convlab.best`: what was measured here, else the rule. In bf16
+    and fp16 it is the rule.
 
     Examples
     --------
@@ -82,4 +85,18 @@ def gradient_kernel(problem: Problem, precision: str) -> Kernel | None:
     """
     if toolchain.cuda() is None:
         return None
+    if precision not in CLASSES:
+        return _ruled(problem, precision)
+    chosen = _auto(precision).choice(problem)
+    return chosen if isinstance(chosen, Kernel) else None
+
+
+@functools.cache
+def _auto(precision: str) -> Auto:
+    """Return the choices of a class on the GPU, which are kept."""
+    return Auto("cuda", precision)
+
+
+@functools.lru_cache(512)
+def _ruled(problem: Problem, precision: str) -> Kernel | None:
     return ruled(candidates(precision, "cuda"), problem, precision, CUDA.target)

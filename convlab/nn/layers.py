@@ -16,8 +16,8 @@ compile of func.grad, vmap, ...       not supported; works without torch.compile
 export                                works; to save it, give the kernel by name or path
 fx.symbolic_trace                     works; the convolution is one node
 jit.trace, jit.script                 works; a scripted model cannot be saved
-autocast                              works; float16 and bfloat16 inputs are cast to float32
-other dtypes                          not supported: raises ProblemError
+autocast                              works; inputs are cast to the kernel's dtype
+other dtypes                          a kernel's own work; others raise ProblemError
 meta and fake tensors                 works
 make_fx, dispatch modes               works; the convolution is one node
 tensor subclasses                     works if the class can run the op; else raises ProblemError
@@ -53,6 +53,7 @@ from ..core.kernel.call import problem_of_call
 from ..core.kernel.data import is_plain, named_tensors, require_storage
 from ..core.kernel.catalog import find, split_tunables
 from ..core.machine.device import Gpu, find_gpu
+from ..core.problem.computation import COMPUTATIONS
 from ..core.problem.problem import Problem
 from ..core.show.table import Table, wrapped
 from .choice import ALWAYS, AUTOS, Auto, rule_of
@@ -87,7 +88,8 @@ def conv2d(
     w : Tensor
         The filter, (K, C/groups, R, S).
     bias : Tensor, optional
-        Shape (K,). All tensors are float32, on one device, with any strides.
+        Shape (K,). All tensors have the dtypes of the kernel, mostly float32, are on one device, and
+        have any strides.
     stride, padding, dilation, groups
         As in ``torch.nn.functional.conv2d``: ints or pairs (height, width). padding may also be
         ``"valid"`` (no padding) or ``"same"`` (P = H and Q = W; only with stride 1).
@@ -106,8 +108,9 @@ def conv2d(
     Returns
     -------
     torch.Tensor
-        y, (N, K, P, Q) or (K, P, Q), float32, contiguous. Under ``torch.autocast``, float16 and
-        bfloat16 inputs are cast to float32, and y is float32.
+        y, (N, K, P, Q) or (K, P, Q), contiguous, in the kernel's dtype: float32 unless its header says
+        otherwise. Under ``torch.autocast`` the inputs are cast to the kernel's dtypes, and ``"auto"``
+        takes torch's convolution in autocast's dtype, unless a header says that a rung is best.
 
     Raises
     ------
@@ -144,8 +147,8 @@ class Conv2d(nn.Conv2d):
     Parameters
     ----------
     in_channels, out_channels, kernel_size, ..., dtype
-        All arguments of ``torch.nn.Conv2d``. A dtype other than float32 raises ProblemError at the
-        forward pass.
+        All arguments of ``torch.nn.Conv2d``. A dtype that the kernel does not take raises ProblemError
+        at the forward pass.
     relu : bool
         Whether the kernel computes max(y, 0), in place of a ``torch.nn.ReLU`` after the layer. You
         can also set it later: ``layer.relu = True``.
@@ -373,6 +376,7 @@ def choices(
     *inputs,
     kernel: str = "auto",
     gpu: Gpu | str | None = None,
+    gradients: bool = False,
     **keywords,
 ) -> list[tuple[str, Problem, Callable]]:
     """Return the kernel that ``kernel="auto"`` chooses for each convolution of a model.
@@ -388,11 +392,15 @@ def choices(
     gpu : str
         The name of a GPU, as in `best`: the result is the choices of the rule for it. You need no
         GPU for this.
+    gradients : bool
+        Whether to list the choices for both gradients of each convolution, too: what the backward pass
+        calls on a GPU. Torch computes no data gradient for a layer whose input needs none.
 
     Returns
     -------
     list of (name, Problem, Kernel or Baseline)
         The layer's name, its problem, and the kernel or library convolution. It prints as a table.
+        With `gradients` each convolution has three rows, and the problem says what it computes.
 
     Raises
     ------
@@ -413,6 +421,10 @@ def choices(
     else:
         auto = Auto(engine, kernel.partition(":")[2], find_gpu(gpu))
     called = problems(model, *inputs, **keywords)
+    if flag(gradients, "gradients"):
+        called = [
+            (name, problem.computing(each)) for name, problem in called for each in COMPUTATIONS
+        ]
     found = Choices((name, problem, auto.choice(problem)) for name, problem in called)
     if gpu is not None:
         rules = dict.fromkeys(rule_of(taken) for *_, taken in found)

@@ -32,14 +32,16 @@ from ..core.kernel.call import (
 )
 from ..core.kernel.data import is_plain, named_tensors, require_memory, unreadable
 from ..core.problem.problem import pair
-from .gradients import own_gradients
+from .choice import AUTOS
+from .dtypes import autocast_dtype, by_torch, cast, dtypes_of, require_dtypes
+from .gradients import gradient_kernel, own_gradients
 from .keys import kernel_of, key_of
 from .repeated import Call, keep, kept, signature
 
 NAME = "convlab::conv2d"
 
-# Under autocast, inputs of these dtypes are cast to float32.
-_HALVES = (torch.float16, torch.bfloat16)
+# The classes of the rungs that compute in a dtype.
+_CLASSES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _NO_FORWARD_MODE = (
     "convlab's kernels have no forward-mode derivatives (forward_ad, func.jvp, jacfwd, hessian): "
     "use func.vjp, func.jacrev or jacrev(jacrev(f)), or leave the layer to torch.nn.Conv2d"
@@ -61,16 +63,17 @@ torch.library.define(
 def _compute(x, w, bias, kernel, *options) -> Tensor:
     """Call the kernel for a key; the options are those of `convolve`."""
     stride, padding, dilation, groups, relu = options
-    _require_float32(x, w, bias)
+    chosen = kernel_of(kernel, x.device)
+    require_dtypes(chosen, x, w, bias)
     require_memory(x, w, bias)
     # torch would drop the tangent of an op with `register_autograd`, without an error.
     if has_tangent(x, w, bias):
         raise ProblemError(_NO_FORWARD_MODE)
     with torch.no_grad():
-        y = kernel_of(kernel, x.device)(
+        y = chosen(
             x.detach(),
             w.detach(),
-            None if bias is None else bias.detach(),
+            None if bias is None else bias.detach().to(dtypes_of(chosen)["bias"]),
             tuple(stride),
             tuple(padding),
             tuple(dilation),
@@ -83,11 +86,13 @@ def _compute(x, w, bias, kernel, *options) -> Tensor:
 @torch.library.register_fake(NAME)
 def _empty_output(x, w, bias, kernel, *options) -> Tensor:
     """Return a y without numbers, with the correct shape, dtype and device."""
-    _require_float32(x, w, bias)
-    # torch's convolution checks the shapes. Its strides differ from a kernel's.
+    chosen = kernel_of(kernel, x.device)
+    require_dtypes(chosen, x, w, bias)
+    # torch's convolution checks the shapes, for one dtype. Its strides differ from a kernel's.
     stride, padding, dilation, groups, _ = options
+    bias = None if bias is None else bias.to(x.dtype)
     y = _torch_convolution(x, w, bias, stride, padding, dilation, groups)
-    return torch.empty(y.shape, dtype=x.dtype, device=x.device)
+    return torch.empty(y.shape, dtype=dtypes_of(chosen)["y"], device=x.device)
 
 
 def _save(ctx, inputs, output) -> None:
@@ -111,6 +116,8 @@ def _gradients(ctx, g_y: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor |
         # As in torch, the gradient is 0 where y is 0.
         g_y = torch.ops.aten.threshold_backward(g_y, y, 0)
     stride, padding, dilation, groups = ctx.options
+    # A kernel may store y in another dtype than it reads x.
+    g_y = g_y.to(x.dtype)
     needs_dx, needs_dw, needs_bias = ctx.needs_input_grad[:3]
     dx = dw = bias_gradient = None
     if not torch.compiler.is_compiling():
@@ -133,16 +140,6 @@ _op = torch.ops.convlab.conv2d.default
 def _torch_convolution(x, w, bias, stride, padding, dilation, groups) -> Tensor:
     """Return torch's own convolution, without ReLU."""
     return torch.ops.aten.convolution(x, w, bias, stride, padding, dilation, False, [0, 0], groups)
-
-
-def _require_float32(*tensors: Tensor | None) -> None:
-    for name, tensor in named_tensors(*tensors):
-        if tensor.dtype != torch.float32:
-            raise ProblemError(
-                f"{name} is {str(tensor.dtype).removeprefix('torch.')}, but convlab's kernels "
-                "compute in float32 in layers and conv2d: convert it with .float(), use "
-                "torch.nn.Conv2d for this layer, or call a kernel of that dtype directly"
-            )
 
 
 # --- the op under the transforms of torch.func -----------------------------------------------
@@ -216,7 +213,14 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, ke
     stride, padding, dilation, groups, relu = options
     arguments.flag(relu, "relu")
     named_tensors(x, w, bias)
-    x, w, bias = _without_autocast(x, w, bias)
+    half = autocast_dtype(x)
+    if half is not None and key in AUTOS:
+        found = _autocast_key(x, w, bias, options, half)
+        if found is None:
+            return by_torch(x, w, bias, options)
+        key = found
+    if half is not None:
+        x, w, bias = cast(key, x, w, bias)
     images, padding = images_and_padding(x, w, stride, padding, dilation)
     stride = pair(stride, "stride")
     dilation = pair(dilation, "dilation")
@@ -233,7 +237,10 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, ke
         call = _eager
     y = call(images, w, bias, key, stride, padding, dilation, groups, relu)
     if repeatable is not None and images is x:
-        keep(kernel_of(key, x.device), repeatable, problem)
+        kernel = kernel_of(key, x.device)
+        # A kept call converts nothing.
+        if bias is None or bias.dtype == dtypes_of(kernel)["bias"]:
+            keep(kernel, repeatable, problem)
     return y.squeeze(0) if x.dim() == 3 else y
 
 
@@ -302,12 +309,12 @@ def _is_functionalized() -> bool:
     return innermost.key() == functorch.TransformType.Functionalize
 
 
-def _without_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Return the tensors; under autocast, float16 and bfloat16 are cast to float32.
-
-    This is not part of the op, because torch.compile may ignore an op's rules for autocast.
-    """
-    kind = tensors[0].device.type
-    if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
-        return list(tensors)
-    return [t.float() if t is not None and t.dtype in _HALVES else t for t in tensors]
+def _autocast_key(
+    x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, half: torch.dtype
+) -> str | None:
+    """Return the key of the rung that "auto" takes under autocast, or None for torch's convolution."""
+    if torch.compiler.is_compiling() or not (x.is_cuda and is_plain(x)):
+        return None
+    _, problem = problem_of_call(x, w, bias, options)
+    rung = gradient_kernel(problem, _CLASSES[half])
+    return None if rung is None else key_of(rung)

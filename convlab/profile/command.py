@@ -27,7 +27,7 @@ class Inspect(CommandForEachKernel):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_kernels(parser, "all kernels if none is given")
-        add_problem(parser)
+        add_problem(parser, None, "square; of a .py file its own task")
         add_engine(parser, "both, if there is a GPU")
         group_of(parser, HOW).add_argument(
             "--gpu",

@@ -1,22 +1,36 @@
 """Predict a kernel's time at full size on a named GPU, for `compare` without a GPU.
 
-The core asks for `forecast` by its kind and name in ``room.toml``, and shows it in its tables.
+The core asks for `forecast` by its kind and name in ``room.toml``, and shows it in its tables. A
+prediction is kept in the cache of builds: the next one for the same kernel, problem and GPU is read.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
+from pathlib import Path
+
+from ..core.builds import cache
+from ..core.builds.cache import BuildOutput, Key
+from ..core.builds.key import key_of
 from ..core.errors import LaunchError
 from ..core.forecast import Forecast
 from ..core.kernel.kernel import Kernel
+from ..core.machine import toolchain
 from ..core.machine.gpus import VALIDATED, Gpu
+from ..core.problem.computation import WEIGHT_GRADIENT
 from ..core.problem.problem import Problem
 from . import disassembly, sampling
 from .launched_functions import launched_functions
+from .sampling import Counts, Multiplied
 from .time_model import Prediction, predict
 
 # A sample for a forecast: about this many multiply-adds, and at least so many blocks.
 _MACS = 16_000_000
 _LEAST = 4
+# The model's errors on measured rows, by the units that do the work; `calibrate_model` writes it.
+ERRORS = Path(__file__).parent / "known_errors.json"
 
 
 def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
@@ -27,23 +41,87 @@ def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
     BuildError
         nvcc does not compile the kernel, or nvdisasm is missing.
     LaunchError
-        The simulator cannot count its work, or the model lacks something.
+        The simulator cannot count its work, or the model does not know kernels of this kind.
     """
-    prediction, doubt = prediction_of(kernel, problem, gpu)
-    return Forecast(prediction.ms, doubt)
+
+    def make(folder: Path) -> BuildOutput:
+        prediction = predicted(kernel, problem, gpu, counted(kernel, problem, gpu))
+        if cause := unknown(problem, prediction):
+            raise LaunchError(cause)
+        output = folder / "predicted.json"
+        output.write_text(json.dumps({"ms": prediction.ms, "group": prediction.group}))
+        return BuildOutput(output)
+
+    saved = cache.build(lambda: _key(kernel, problem, gpu), make)
+    found = json.loads(saved.library.read_text())
+    return Forecast(found["ms"], _doubt(gpu), found["group"], known_errors().get(found["group"]))
 
 
-def prediction_of(kernel: Kernel, problem: Problem, gpu: Gpu) -> tuple[Prediction, str]:
-    """Return a kernel's prediction, and why it may be far off; raise what `forecast` raises."""
+def prepare(kernel: Kernel, problem: Problem, gpu: Gpu) -> None:
+    """Compile a kernel for its forecast, in a thread; `forecast` then takes less time.
+
+    Raises BuildError as `forecast` does.
+    """
+    if not cache.has(_key(kernel, problem, gpu)):
+        disassembly.compiled(kernel, gpu)
+
+
+def counted(kernel: Kernel, problem: Problem, gpu: Gpu) -> Counts | Multiplied:
+    """Return a kernel's counts from fewer blocks than `inspect` samples; raise LaunchError."""
+    return sampling.count(kernel.on("sim").on_gpu(gpu), problem, _MACS, _LEAST)
+
+
+def predicted(
+    kernel: Kernel, problem: Problem, gpu: Gpu, counts: Counts | Multiplied
+) -> Prediction:
+    """Return a kernel's prediction from its counts; raise what `forecast` raises."""
     if gpu.datasheet is None:
         raise LaunchError(f"the datasheet of {gpu.driver_name} is not known: name a GPU with gpu=")
     functions = disassembly.compiled(kernel, gpu)
-    counts = sampling.count(kernel.on("sim"), problem, _MACS, _LEAST)
     launched = launched_functions(functions, counts.lines, counts.launches)
     prediction = predict(problem, gpu, launched, counts, None, kernel.format)
     if prediction is None:
         raise LaunchError("no launched function was both compiled and counted")
-    return prediction, _doubt(gpu)
+    return prediction
+
+
+def unknown(problem: Problem, prediction: Prediction) -> str:
+    """Return why a prediction is not shown; empty if it is. MODEL.md has the errors and the cause."""
+    if problem.computation is WEIGHT_GRADIENT and prediction.group == "wgmma":
+        return "the model does not know weight gradients on wgmma (convlab/profile/MODEL.md)"
+    return ""
+
+
+@functools.cache
+def known_errors() -> dict[str, float]:
+    """Return, for each group of kernels, the factor that 9 of 10 measured rows are within."""
+    if not ERRORS.exists():
+        return {}
+    return {group: row["nine_of_ten"] for group, row in json.loads(ERRORS.read_text()).items()}
+
+
+def _key(kernel: Kernel, problem: Problem, gpu: Gpu) -> Key:
+    """Return the key of a saved prediction: all that determines it."""
+    parts = [
+        str(sorted(kernel.defines.items())),
+        f"{problem.variables()} {problem.computes} {kernel.workspace_limit}",
+        repr(gpu),
+        toolchain.identity(toolchain.require_cuda().nvcc),
+        toolchain.identity(toolchain.require_host_compiler()),
+        _code(),
+    ]
+    return key_of(kernel.file, f"predicted_{gpu.name.replace(' ', '_')}", parts)
+
+
+@functools.cache
+def _code() -> str:
+    """Return a digest of the model's and the simulator's code."""
+    rooms = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted([*rooms.glob("profile/*.py"), *rooms.glob("sim/**/*.[hcp]*")]):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _doubt(gpu: Gpu) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from ..core import arguments
+from ..core import arguments, rooms
 from ..core.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..core.kernel import catalog
-from ..core.kernel.kernel import ENGINES, Kernel, load
+from ..core.kernel.kernel import ENGINES, Kernel, load, resolve
 from ..core.kernel.options import Options, parse_tunables
 from ..core.kernel.runnable import Runnable
 from ..core.kernel.shrink_to_fit import fit
@@ -41,7 +41,7 @@ _SAMPLED_COUNTERS = {
 
 def inspect(
     kernel: Runnable | str | Path,
-    problem: Problem | str | Iterable[Problem | str] = "square",
+    problem: Problem | str | Iterable[Problem | str] | None = None,
     *,
     gpu: Gpu | str | None = None,
     engine: str = "auto",
@@ -51,9 +51,10 @@ def inspect(
     Parameters
     ----------
     kernel : a `Kernel`, or its name or path. For a large problem the simulator runs a sample of the
-        blocks of each launch, which takes a few seconds.
+        blocks of each launch, which takes a few seconds. A Python file in KernelBench's form is
+        inspected on its own task, kernel by kernel, without a prediction.
     problem : a Problem, the name or the spec of one, or several: the name of a set ("headline"),
-        or a list.
+        or a list. The default is "square".
     gpu : the GPU for occupancy and prediction, by name (one of `machine.device.GPUS`). The default
         is the GPU of this machine; without one, the last of the list.
     engine : "auto" simulates, and measures if there is a GPU; "sim" or "cuda" does only that.
@@ -75,8 +76,12 @@ def inspect(
     """
     arguments.choice(engine, "engine", ENGINES)
     gpu = find_gpu(gpu)
+    if isinstance(kernel, (str, Path)) and Path(kernel).suffix in rooms.names("kernel_file"):
+        kernel = resolve(kernel, engine)
+    if isinstance(kernel, Runnable) and (inspection := _own(kernel, problem, gpu)) is not None:
+        return inspection
     kernel = _kernel(kernel, engine)
-    problems, is_set = members(problem)
+    problems, is_set = members("square" if problem is None else problem)
     problems = [kernel.asked(each) for each in problems]
     inspections = []
     unsupported = []
@@ -89,6 +94,19 @@ def inspect(
     if not inspections:
         raise UnsupportedError("; ".join(unsupported) or "the list of problems is empty")
     return Inspections(tuple(inspections), tuple(unsupported)) if is_set else inspections[0]
+
+
+def _own(kernel: Runnable, problem: Any, gpu: Gpu) -> Any:
+    """Return the inspection of a runnable that has a task of its own; None of any other."""
+    if isinstance(kernel, Kernel):
+        return None
+    if problem is None:
+        return kernel.own_inspection(gpu)
+    if kernel.has_own_task:
+        raise ProblemError(
+            f"{kernel.name} is inspected on its own task: leave out the problem, or change get_inputs"
+        )
+    return None
 
 
 def _kernel(kernel: Runnable | str | Path, engine: str) -> Kernel:

@@ -8,6 +8,7 @@ the copies run.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 from .launched_functions import Rows
@@ -60,6 +61,11 @@ class _ControlFlow:
             loop: [child for child, parent in self.parent.items() if parent == loop]
             for loop in function.by_loop
         }
+        # The number of blocks with an instruction of each line.
+        self.copies: Counter[tuple[str, int]] = Counter()
+        for loop in function.by_loop:
+            for block in self._blocks(loop):
+                self.copies.update(_places(block))
         # For each counted line: the loads or stores compiled from it, and the bits per lane that
         # all of their executions moved.
         self.moved = _moved(function, lines)
@@ -182,12 +188,20 @@ class _ControlFlow:
             if i.target and i.target > i.address
         ]
         jumps.sort(key=lambda jump: jump[1] - jump[0])
+        # Stores of lines at which the simulator saw none.
+        unseen = [
+            i.address
+            for i in self.function.by_loop[loop]
+            if i.address not in self.access_counts and i.access and i.access[1] == "store"
+        ]
         counts = {}
         for block in blocks:
             span = _span(block)
             count = block_counts.get(span)
             if count is None:
-                count = _guarded_count(span, jumps, known_counts)
+                count = _guarded_count(span, jumps, known_counts, unseen)
+            if span not in block_counts:
+                count = min(count, self._most_by_lines(block))
             if any(i.address in self.division_routine for i in block):
                 count = 0.0
             for instruction in block:
@@ -200,9 +214,21 @@ class _ControlFlow:
         `executed` has the lines at which the simulator's basic blocks begin. A block of machine code
         nearly always has one of them.
         """
-        places = {place for i in block for place in (*i.inlined, (i.file, i.line)) if place[1]}
-        known = [(file, line) for file, line in places if file in self.executed]
+        known = [(file, line) for file, line in _places(block) if file in self.executed]
         return bool(known) and not any(line in self.executed[file] for file, line in known)
+
+    def _most_by_lines(self, block: Block) -> float:
+        """Return how often a block may run at most: all of its copies as often as threads run its lines.
+
+        An execution of a copy has at least one active thread. Several copies of a line are assumed
+        to run equally often.
+        """
+        most = [
+            self.executed[file][line] / self.copies[file, line]
+            for file, line in _places(block)
+            if line in self.executed.get(file, ())
+        ]
+        return max(most, default=math.inf)
 
     def _blocks(self, loop: Loop | None) -> list[Block]:
         """Return the basic blocks of a loop, without the loops inside it."""
@@ -252,6 +278,11 @@ def _copies_of_another_width(function: Function, counted: set[int]) -> list[Inst
     return [i for i in copies if i.address not in counted and i.line in lines and not i.only_fills]
 
 
+def _places(block: Block) -> set[tuple[str, int]]:
+    """Return the files and lines of a block's instructions, with those of the calls around them."""
+    return {place for i in block for place in (*i.inlined, (i.file, i.line)) if place[1]}
+
+
 def _is_in(instruction: Instruction, loop: Loop) -> bool:
     return loop.start <= instruction.address <= loop.end
 
@@ -265,11 +296,14 @@ def _width(copies: list[Instruction]) -> int:
     return sum(instruction.width for instruction in copies)
 
 
-def _guarded_count(span: Span, jumps: list[Span], counts: Mapping[Span, float]) -> float:
+def _guarded_count(
+    span: Span, jumps: list[Span], counts: Mapping[Span, float], unseen: list[int]
+) -> float:
     """Return how often a block without accesses runs.
 
     If a branch may skip the block, it runs as often as the most frequent access or loop that the
-    same branch may skip. Otherwise its count has no limit (infinity).
+    same branch may skip. If the branch only skips stores that never ran, the block never ran.
+    Otherwise its count has no limit (infinity).
     """
     for at, target in jumps:
         if not (at < span[0] and span[1] < target):
@@ -277,6 +311,8 @@ def _guarded_count(span: Span, jumps: list[Span], counts: Mapping[Span, float]) 
         skipped = [n for (start, end), n in counts.items() if at < start and end < target]
         if skipped:
             return max(skipped)
+        if any(at < address < target for address in unseen):
+            return 0.0
     return math.inf
 
 

@@ -17,6 +17,7 @@ from ..core.errors import LaunchError
 from ..core.kernel import data
 from ..core.kernel.kernel import Kernel
 from ..core.machine.device import Gpu
+from ..core.problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
 from ..core.problem.problem import Problem
 
 # A problem with more multiply-adds than this is sampled. It takes the simulator about a second.
@@ -123,6 +124,49 @@ class Multiplied:
             smaller=smaller,
         )
 
+    @classmethod
+    def extrapolated(
+        cls,
+        counts: Counts,
+        more: Counts,
+        launches: Sequence[Mapping[str, Any]],
+        smaller: Problem,
+        factors: tuple[float, float],
+    ) -> Multiplied:
+        """Return counts that grow linearly, from those of a smaller problem and of one with more pixels.
+
+        `factors` are how often the counts of the smaller problem and the difference are taken.
+        """
+        often, growth = factors
+
+        def grown(first: float, second: float) -> float:
+            value = often * first + growth * (second - first)
+            # An unknown count (NaN) stays unknown.
+            return 0.0 if value < 0 else value
+
+        def place(row: Mapping[str, Any]) -> tuple:
+            return tuple(row[name] for name in ("file", "line", "space", "kind", "array"))
+
+        later = {place(row): row for row in more.lines}
+        lines = []
+        for row in counts.lines:
+            second = later.get(place(row), row)
+            lines.append({**row, **{n: grown(row[n], second[n]) for n in _NUMBERS}})
+        executed = {}
+        for file, by_line in counts.executed.items():
+            after = more.executed.get(file, {})
+            executed[file] = {n: grown(count, after.get(n, count)) for n, count in by_line.items()}
+        return cls(
+            counters={n: grown(value, more.counters[n]) for n, value in counts.counters.items()},
+            launches=launches,
+            lines=lines,
+            executed=executed,
+            sampling=counts.sampling,
+            findings=counts.findings,
+            flops=None if counts.flops is None else grown(counts.flops, more.flops or 0.0),
+            smaller=smaller,
+        )
+
 
 _NUMBERS = ("requests", "units", "ideal_units", "lanes", "bytes", "partial")
 
@@ -179,17 +223,37 @@ def _count_smaller(
         _main_launch(planned_launches(kernel, problem, replace(gpu, sms=1)))["grid"]
     )
     images = problem.N * _SMALLER_MACS * blocks_of_one / problem.macs
-    if images >= 1:
-        smaller = replace(problem, N=min(problem.N, round(images)), name="")
-    else:
-        rows = max(_LEAST_ROWS, math.ceil(images * problem.P))
-        rows = min(problem.P, rows + (problem.P - rows) % _ROWS_MODULO)
-        extent = problem.dilation[0] * (problem.R - 1) + 1
-        height = (rows - 1) * problem.stride[0] + extent - 2 * problem.padding[0]
-        smaller = replace(problem, N=1, H=max(1, height), name="")
+    smaller = _with_images(problem, images)
     few = replace(gpu, sms=2 * blocks_of_one)
     counts = simulate(kernel, smaller, sample=2, gpu=few)
-    return Multiplied.of(counts, launches, smaller, problem.macs / smaller.macs)
+    times = problem.macs / smaller.macs
+    if problem.computation is DATA_GRADIENT:
+        # The blocks compute rows of dx, of which a smaller problem has more for each row of dy.
+        times = math.prod(problem.output_shape) / math.prod(smaller.output_shape)
+    if problem.computation is not WEIGHT_GRADIENT:
+        return Multiplied.of(counts, launches, smaller, times)
+    # A block adds its sums to dw once, however many pixels it has summed. A second count, of a problem
+    # twice as large, says what grows with the pixels.
+    larger = _with_images(problem, 2 * images)
+    if larger.macs == smaller.macs:
+        return Multiplied.of(counts, launches, smaller, times)
+    more = simulate(kernel, larger, sample=2, gpu=few)
+    blocks = math.prod(_main_launch(launches)["grid"]) / math.prod(
+        _main_launch(counts.launches)["grid"]
+    )
+    growth = (problem.macs - blocks * smaller.macs) / (larger.macs - smaller.macs)
+    return Multiplied.extrapolated(counts, more, launches, smaller, (blocks, growth))
+
+
+def _with_images(problem: Problem, images: float) -> Problem:
+    """Return a problem of fewer images, or of one image of fewer rows if `images` is below 1."""
+    if images >= 1:
+        return replace(problem, N=min(problem.N, round(images)), name="")
+    rows = max(_LEAST_ROWS, math.ceil(images * problem.P))
+    rows = min(problem.P, rows + (problem.P - rows) % _ROWS_MODULO)
+    extent = problem.dilation[0] * (problem.R - 1) + 1
+    height = (rows - 1) * problem.stride[0] + extent - 2 * problem.padding[0]
+    return replace(problem, N=1, H=max(1, height), name="")
 
 
 def simulate(

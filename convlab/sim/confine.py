@@ -5,16 +5,19 @@ library, if the variable CONVLAB_CONFINED is set. The kernel's code then cannot 
 files outside of the given folders, reach the network or other processes, start a process, or take
 unlimited memory. It needs no rights of root. Three parts of Linux do this: limits (setrlimit), a
 filter of system calls (seccomp) and a filter of files (Landlock, Linux 5.13 and later). This file
-imports nothing from convlab, because the host process has no path to it.
+imports nothing from the package, because the host process has no path to it.
 """
 
 import ctypes
 import errno
+import importlib.util
 import os
 import platform
 import resource
 import struct
 from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
 
 # The most private memory of the process, and the largest file, in bytes.
 MOST_MEMORY = 6 << 30
@@ -64,20 +67,15 @@ _REFUSE = 0x00050000
 _NUMBER = 0
 _ARCHITECTURE = 4
 _FIRST_ARGUMENT = 16
-# ---- Landlock (linux/landlock.h): its calls have the same numbers on both architectures
-_CREATE = 444
-_ADD_RULE = 445
-_RESTRICT = 446
-_VERSION_FLAG = 1
-_PATH_BENEATH = 1
-_EXECUTE = 1 << 0
-_READ_FILE = 1 << 2
-_READ_FOLDER = 1 << 3
-# How many kinds of access to files each version of Landlock knows.
-_KINDS = {1: 13, 2: 14, 3: 15, 4: 15}
-_ALL_KINDS = 16
-_BOTH_NETWORKS = 3
-_BOTH_SCOPES = 3
+
+
+def _landlock() -> ModuleType:
+    """Return convlab/core/machine/landlock.py: the process has no path to the package."""
+    path = Path(__file__).parents[1] / "core" / "machine" / "landlock.py"
+    spec = importlib.util.spec_from_file_location("landlock", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def available() -> list[str]:
@@ -88,7 +86,7 @@ def available() -> list[str]:
     libc.prctl(_SET_SECCOMP, _FILTER, None, 0, 0)
     if platform.machine() in _CALLS and ctypes.get_errno() == errno.EFAULT:
         parts.append("system calls")
-    if libc.syscall(_CREATE, None, 0, _VERSION_FLAG) > 0:
+    if _landlock().version():
         parts.append("files")
     return parts
 
@@ -115,7 +113,7 @@ def confine(readable: Iterable[str], seconds: float) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     _require(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     if "files" in parts:
-        _restrict_files(libc, readable)
+        _restrict_files(readable)
     if "system calls" in parts:
         _restrict_calls(libc)
 
@@ -127,30 +125,11 @@ def _require(status: int) -> int:
     return status
 
 
-def _restrict_files(libc: ctypes.CDLL, readable: Iterable[str]) -> None:
+def _restrict_files(readable: Iterable[str]) -> None:
     """Allow no access to files but reading the given ones, and no access to other processes."""
-    version = libc.syscall(_CREATE, None, 0, _VERSION_FLAG)
-    kinds = (1 << _KINDS.get(version, _ALL_KINDS)) - 1
-    # Later versions read more of the structure: connections (4), signals and abstract sockets (6).
-    networks = _BOTH_NETWORKS if version >= 4 else 0
-    scopes = _BOTH_SCOPES if version >= 6 else 0
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
-    attributes = ctypes.create_string_buffer(struct.pack("=QQQ", kinds, networks, scopes))
-    rules = _require(libc.syscall(_CREATE, attributes, size, 0))
-    for path in readable:
-        try:
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except OSError:
-            # Systems differ in which of these folders they have.
-            continue
-        allowed = _EXECUTE | _READ_FILE
-        if os.path.isdir(path):
-            allowed |= _READ_FOLDER
-        rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed, place))
-        _require(libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, rule, 0))
-        os.close(place)
-    _require(libc.syscall(_RESTRICT, rules, 0))
-    os.close(rules)
+    landlock = _landlock()
+    allowed = landlock.EXECUTE | landlock.READ_FILE | landlock.READ_FOLDER
+    landlock.restrict(landlock.ALL, [(path, allowed) for path in readable], scopes=True)
 
 
 def _restrict_calls(libc: ctypes.CDLL) -> None:

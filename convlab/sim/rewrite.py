@@ -74,16 +74,28 @@ _LAUNCH_CALL = re.compile(
     r"\bcudaLaunch(?:Cooperative)?Kernel(?:ExC\s*\([^,()]*,|\s*\()\s*(?P<cast>\(\s*(?:const\s+)?void\s*"
     r"(?:const\s*)?\*\s*\)|(?:reinterpret|static)_cast\s*<\s*(?:const\s+)?void\s*\*\s*>\s*\()"
 )
+# The same cast where a kernel becomes a node of a graph.
+_NODE = re.compile(
+    r"\.\s*func\s*=\s*(?P<cast>\(\s*(?:const\s+)?void\s*\*\s*\)|(?:reinterpret|static)_cast\s*<\s*"
+    r"(?:const\s+)?void\s*\*\s*>\s*\()"
+)
 # The `=` of a statement that stores what a call returns. In masked text, what is before it is no
 # declaration: ``s[i]``, ``*p``, ``a.b[i]``, ``p->m``, ``name``.
 _ASSIGNED = re.compile(r"(?<![-+*/%&|^=!<>])=(?!=)")
-_PLACE = re.compile(r"\s*\**\s*(?:\w+|\x01)(?:\s*(?:\x03|\x01|\.\s*\w+|->\s*\w+))*\s*$")
+# A cast may precede it: ``*(float4*)p``.
+_PLACE = re.compile(r"\s*\**\s*(?:\x01\s*)*(?:\w+|\x01)(?:\s*(?:\x03|\x01|\.\s*\w+|->\s*\w+))*\s*$")
+_DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*", re.MULTILINE)
 _BRANCH = re.compile(r"\b(?:if|for|while)\s*(?:constexpr\s*)?$")
-_REFERENCE = re.compile(r"&\s*(\w+)\s*=(?!=)")
+# The name of a reference or of its parameter.
+_REFERENCE = re.compile(r"&\s*(\w+)\s*(?:=(?!=)|[,)])")
+_LAST_NAME = re.compile(r"(\w+)\s*(?:\[.*\])?\s*$", re.DOTALL)
 # The definition of a function that may return a struct; an operator's name is that word.
 _RETURNS = re.compile(
-    r"\b([A-Za-z_][\w:]*)\s*(?:<[^<>;{}()]*>)?\s+(\w+)\s*[-+*/]?\s*\([^;{}]*\)\s*(?:const\s*)?\{"
+    r"\b([A-Za-z_][\w:]*)\s*(?:<[^<>;{}()]*>)?\s+(\w+)\s*[-+*/]?\s*\([^;{}]*\)\s*(?:const\s*)?"
+    r"(?:->[^;{}()]*)?\{"
 )
+# A lambda with a name.
+_LAMBDA = re.compile(r"\bauto\s+(\w+)\s*=\s*\[[^\[\];{}]*\]\s*\([^;{}]*\)[^;{}()]*\{")
 _SCALARS = {
     *("void", "bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double"),
     *("size_t", "return", "else", "new", "case", "operator", "struct", "enum", "namespace"),
@@ -95,8 +107,7 @@ _CLOSING = re.compile(r"(>>\s*>)\s*(?=\()")
 # The text names the kernel twice: for its address and parameter types, and to call it (sim::launch).
 # It begins with a word, so that the compiler reports a missing `;` before it as such.
 _LAUNCH = (
-    '__extension__ ::sim::launch("{1}", [&](auto f) -> decltype(f({0})) {{ return f({0}); }}, '
-    "[&](auto&... p) {{ "
+    '__extension__ ::sim::launch("{1}", [&](auto f){2} {{ return f({0}); }}, [&](auto&... p) {{ '
 )
 _READABLE = (
     "cannot read this __shared__ declaration; write `__shared__ TYPE NAME[SIZE];`, with the type's "
@@ -132,7 +143,7 @@ def rewrite(source: str, where: str = "kernel", functions: Collection[str] = ())
         ]
     edits += _cluster_dims(blank)
     edits += _stored_results(blank, source, struct_functions(source) | set(functions))
-    for call in _LAUNCH_CALL.finditer(blank):
+    for call in (*_LAUNCH_CALL.finditer(blank), *_NODE.finditer(blank)):
         # A C cast goes; a cast with brackets leaves its bracket.
         edits.append((*call.span("cast"), "(" if "<" in call["cast"] else ""))
     at = 0
@@ -251,7 +262,7 @@ def _cluster_dims(blank: str) -> Iterator[tuple[int, int, str]]:
 def struct_functions(source: str) -> set[str]:
     """Return the names of the functions in a text that may return a struct."""
     blank = _BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
-    found = _RETURNS.findall(blank)
+    found = [*_RETURNS.findall(blank), *(("auto", name) for name in _LAMBDA.findall(blank))]
     return {
         name for kind, name in found if kind not in _SCALARS and name not in _SCALARS - {"operator"}
     }
@@ -265,9 +276,13 @@ def _stored_results(
     g++ has no hook for the store in ``s[i] = f()`` if f returns a struct and is not inlined: the call
     itself stores there. So it becomes ``s[i] = ({ auto value = f(); value; })``.
     """
-    references = set(_REFERENCE.findall(blank))
     if not functions:
         return
+    references = set(_REFERENCE.findall(blank))
+    # Shared arrays and variables outside of functions become references.
+    for variable in (*_SHARED.finditer(blank), *_VARIABLE.finditer(blank)):
+        named = (_LAST_NAME.search(declarator) for declarator in _split(variable["rest"]))
+        references |= {name[1] for name in named if name}
     names = "|".join(sorted(functions))
     call = re.compile(rf"\b(?:{names})\s*(?:<[^;{{}}()]*>\s*)?\(")
     has_operators = "operator" in functions
@@ -279,7 +294,8 @@ def _stored_results(
             continue
         start = _start_of_statement(blank, sign.start())
         # Each pair of brackets becomes one character.
-        place = re.sub(r"\x02+", "", _masked(blank[start : sign.start()]))
+        before = _DIRECTIVE.sub("", blank[start : sign.start()])
+        place = re.sub(r"\x02+", "", _masked(before))
         place = re.sub(r"\x03+", "\x03", place)
         if not _PLACE.match(place):
             continue
@@ -401,9 +417,23 @@ def _launch(blank: str, opening: re.Match[str]) -> Iterator[tuple[int, int, str]
         raise ValueError("cannot read this launch; write kernel<<<...>>>(...)")
     start = statement + kernel.start()
     name = " ".join(blank[start:at].split())
-    yield start, start, _LAUNCH.format(name, name.replace('"', "'"))
+    # Where the kernel's type may depend on the arguments, the caller asks whether f takes it. The type
+    # is left out elsewhere: g++ 12 crashes if a constant of the function is in it.
+    result = "" if _has_all_parameters(blank, name) else f" -> decltype(f({name}))"
+    yield start, start, _LAUNCH.format(name, name.replace('"', "'"), result)
     yield at, end, "(p...); }, ::sim::config("
     yield close.start(1), close.end(1), "))"
+
+
+def _has_all_parameters(blank: str, name: str) -> bool:
+    """Return whether a kernel's name, as in ``kernel<float, 8>``, gives each parameter of its template."""
+    given = re.match(r"(?:\w+::)*(\w+)\s*<(.*)>$", name, re.DOTALL)
+    if given is None:
+        return False
+    pattern = rf"\btemplate\s*<([^;{{}}()]*)>\s*([^;{{}}]*?)\b{given[1]}\s*\("
+    templates = [each for each in re.finditer(pattern, blank) if "__global__" in each[2]]
+    counts = {_masked(each[1]).count(",") + 1 for each in templates if "..." not in each[1]}
+    return len(templates) > 0 and counts == {_masked(given[2]).count(",") + 1}
 
 
 def _masked(text: str) -> str:

@@ -180,7 +180,8 @@ def simulate(
           that both calls access, and one writes, is a race.
         - watch: of a launch with more accesses than this, only a part of the blocks is watched for
           races and uninitialised reads; 0 (the default) watches all blocks. Bounds are always
-          checked. ``Trace.watched_in_part`` says whether that happened. The counts are then
+          checked. With `sample`, after so many accesses only two blocks of a launch run, and only some
+          launches. ``Trace.watched_in_part`` says whether that happened. The counts are then
           incomplete. Without `trace`, only a part of the blocks of a large launch runs, and y is
           incomplete. If blocks may depend on the others, the run ends, and ``Trace.needs_all`` is
           true.

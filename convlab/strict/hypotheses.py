@@ -6,7 +6,7 @@ prediction, the hypothesis explains them. The functions are pure, and need numpy
 
 An output is a sum of products, plus a bias. So there are four families: other indices of x and w in
 each product (`_of_indices`), products that are left out (`_of_products`), another index of the bias
-(`_of_bias`), and a correct value at another place of y (`_of_places`).
+(`_of_bias`), and a correct value at another place of y (`of_places`).
 """
 
 import itertools
@@ -31,7 +31,7 @@ _SHARP = 1e-3
 # At least this many outputs must agree: with a sharp bound, and with a loose one.
 _FEWEST = (2, 6)
 # The sizes of tiles in hypotheses.
-_TILES = (4, 8, 16, 32, 64, 128)
+TILES = (4, 8, 16, 32, 64, 128)
 
 Indices = SimpleNamespace
 Predict = Callable[["Sums", np.ndarray], np.ndarray]
@@ -78,19 +78,27 @@ class Explanation:
 def explain(evidence: Evidence, bad: np.ndarray) -> list[Explanation]:
     """Return the hypotheses that explain most of the incorrect outputs `bad`, the simplest first.
 
+    The outputs are those of a forward convolution. `gradient_hypotheses.py` has the gradients.
+    """
+    if evidence.x is None or not len(bad):
+        return []
+    return explained_by(hypotheses(evidence), Sums(evidence), bad)
+
+
+def explained_by(some: Iterator[Hypothesis], sums: "Sums", bad: np.ndarray) -> list[Explanation]:
+    """Return those of some hypotheses that explain most of the incorrect outputs.
+
     Hypotheses that agree with all of y come before those that agree with the incorrect outputs only,
     and these before those that agree with at least half of the incorrect outputs. Only the best of
     these three classes is returned.
     """
-    if evidence.x is None or not len(bad):
-        return []
+    evidence = sums.evidence
     # A few incorrect outputs, from the first to the last.
-    most = max(2, min(_TRIED, _MOST_TRIED // evidence.problem.gemm_k))
+    most = max(2, min(_TRIED, _MOST_TRIED // sums.per_output))
     tried = bad[np.unique(np.linspace(0, len(bad) - 1, most).astype(int))]
     where = evidence.where[tried]
-    sums = Sums(evidence)
     found = []
-    for hypothesis in hypotheses(evidence):
+    for hypothesis in some:
         hits = _hits(sums, hypothesis, tried, where)
         if 2 * hits.sum() >= len(tried):
             explanation = _compare(evidence, sums, hypothesis, bad)
@@ -122,7 +130,7 @@ def _compare(
     e: Evidence, sums: "Sums", hypothesis: Hypothesis, bad: np.ndarray
 ) -> Explanation | None:
     """Return how many outputs a hypothesis explains; None if they are too few."""
-    most = max(_TRIED, min(_MOST_COMPARED, _MOST_PRODUCTS // e.problem.gemm_k))
+    most = max(_TRIED, min(_MOST_COMPARED, _MOST_PRODUCTS // sums.per_output))
     compared = _spread(bad, most)
     explained = int(_hits(sums, hypothesis, compared, e.where[compared]).sum())
     fewest = _FEWEST[e.allowed > _SHARP]
@@ -140,11 +148,18 @@ def _spread(indices: np.ndarray, most: int) -> np.ndarray:
 
 
 class Sums:
-    """Compute sums of products at some outputs, with given indices."""
+    """Compute sums of products at some outputs, with given indices.
+
+    Attributes
+    ----------
+    evidence, problem : the outputs of a run, and their problem.
+    per_output : how many products an output may have.
+    """
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self.problem = evidence.problem
+        self.per_output = evidence.problem.gemm_k
         self.x = evidence.x
         self.w = evidence.w
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
@@ -172,8 +187,8 @@ class Sums:
         """Return the products at these indices; 0 in the padding, NaN outside of a tensor."""
         problem = self.problem
         inside = (i.row >= 0) & (i.row < problem.H) & (i.column >= 0) & (i.column < problem.W)
-        x = _at(self.x, (i.n, i.channel, i.row, i.column), inside)
-        w = _at(self.w, (i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w))
+        x = element_at(self.x, (i.n, i.channel, i.row, i.column), inside)
+        w = element_at(self.w, (i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w))
         return x * w
 
     def correct_products(self, where: np.ndarray) -> np.ndarray:
@@ -189,10 +204,12 @@ class Sums:
         bias = self.evidence.bias
         if bias is None:
             return np.zeros(len(index))
-        return _at(bias, (index,))
+        return element_at(bias, (index,))
 
 
-def _at(tensor: np.ndarray, index: tuple[np.ndarray, ...], wanted: object = True) -> np.ndarray:
+def element_at(
+    tensor: np.ndarray, index: tuple[np.ndarray, ...], wanted: object = True
+) -> np.ndarray:
     """Return elements of a tensor: 0 where they are not wanted, NaN where they do not exist."""
     exists = True
     clipped = []
@@ -210,7 +227,7 @@ def hypotheses(evidence: Evidence) -> Iterator[Hypothesis]:
     yield from _of_indices(problem)
     yield from _of_bias(problem)
     yield from _of_products(problem)
-    yield from _of_places(problem)
+    yield from of_places(problem)
     yield from _of_memory(evidence)
     yield from _of_fragments(problem)
 
@@ -222,12 +239,12 @@ def _of_parameters(problem: Problem) -> Iterator[Hypothesis]:
     """Yield hypotheses on a stride, dilation or padding that the kernel ignores or changes."""
     for name, least in (("stride", 1), ("dilation", 1), ("padding", 0)):
         correct = getattr(problem, name)
-        for text, pair in _other_pairs(name, correct, least):
+        for text, pair in other_pairs(name, correct, least):
             if pair != correct and min(pair) >= least:
                 yield Hypothesis(text, _with_parameter(name, pair))
 
 
-def _other_pairs(
+def other_pairs(
     name: str, correct: tuple[int, int], least: int
 ) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield pairs that a kernel may use in place of the correct one, with the words for it."""
@@ -400,7 +417,7 @@ def _of_bias(problem: Problem) -> Iterator[Hypothesis]:
     if problem.groups > 1:
         indices["the group (k / (K/groups))"] = lambda at: at[:, 1] // per_group
         indices["k % (K/groups)"] = lambda at: at[:, 1] % per_group
-    for tile in _TILES:
+    for tile in TILES:
         if tile < problem.K:
             indices[f"k % {tile}"] = lambda at, tile=tile: at[:, 1] % tile
             indices[f"k / {tile}"] = lambda at, tile=tile: at[:, 1] // tile
@@ -441,7 +458,7 @@ def _of_products(problem: Problem) -> Iterator[Hypothesis]:
     in_order = np.arange(gemm_k).reshape(sizes)
     channels_last = np.arange(gemm_k).reshape(problem.R, problem.S, channels).transpose(2, 0, 1)
     c = np.arange(channels).reshape(-1, 1, 1)
-    for tile in _TILES:
+    for tile in TILES:
         rest = channels % tile
         if rest > 1 and channels > tile:
             text = f"the channels past the last whole tile of {tile} are left out"
@@ -474,36 +491,36 @@ def _left_out(text: str, factors: np.ndarray) -> Hypothesis:
 # Other places ---------------------------------------------------------------------------------------
 
 
-def _of_places(problem: Problem) -> Iterator[Hypothesis]:
+def of_places(problem: Problem) -> Iterator[Hypothesis]:
     """Yield hypotheses on values of a neighbouring tile or image."""
-    for axis, name in enumerate("nkpq"):
-        size = problem.y_shape[axis]
+    for axis, name in enumerate(problem.computation.letters):
+        size = problem.output_shape[axis]
         if size < 2:
             continue
         text = f"each output has the value of {name} = 0"
-        yield _moved(text, lambda at, axis=axis: _with_axis(at, axis, 0 * at[:, axis]))
-        for tile in _TILES:
+        yield moved(text, lambda at, axis=axis: with_axis(at, axis, 0 * at[:, axis]))
+        for tile in TILES:
             if tile >= size or axis == 0:
                 continue
             for by, which in ((-tile, "before"), (tile, "after")):
-                yield _moved(
+                yield moved(
                     f"outputs have the value of the tile {which} them, {name} {by:+d}",
-                    lambda at, axis=axis, by=by: _with_axis(at, axis, at[:, axis] + by),
+                    lambda at, axis=axis, by=by: with_axis(at, axis, at[:, axis] + by),
                 )
-            yield _moved(
+            yield moved(
                 f"outputs have the value of the first tile, {name} % {tile}",
-                lambda at, axis=axis, tile=tile: _with_axis(at, axis, at[:, axis] % tile),
+                lambda at, axis=axis, tile=tile: with_axis(at, axis, at[:, axis] % tile),
             )
 
 
-def _with_axis(where: np.ndarray, axis: int, values: np.ndarray) -> np.ndarray:
+def with_axis(where: np.ndarray, axis: int, values: np.ndarray) -> np.ndarray:
     """Return positions with other values of one axis."""
     changed = where.copy()
     changed[:, axis] = values
     return changed
 
 
-def _moved(text: str, source: Callable[[np.ndarray], np.ndarray]) -> Hypothesis:
+def moved(text: str, source: Callable[[np.ndarray], np.ndarray]) -> Hypothesis:
     """Return the hypothesis that outputs hold the correct values of other positions."""
 
     def predict(sums: Sums, where: np.ndarray) -> np.ndarray:
@@ -514,7 +531,7 @@ def _moved(text: str, source: Callable[[np.ndarray], np.ndarray]) -> Hypothesis:
 
 def _expected(e: Evidence, positions: np.ndarray) -> np.ndarray:
     """Return the correct values of positions; NaN outside of y."""
-    exists = ((positions >= 0) & (positions < e.problem.y_shape)).all(axis=1)
+    exists = ((positions >= 0) & (positions < e.problem.output_shape)).all(axis=1)
     values = np.full(len(positions), np.nan)
     if exists.any():
         values[exists] = e.expected_at(positions[exists])
@@ -530,14 +547,14 @@ def _of_memory(evidence: Evidence) -> Iterator[Hypothesis]:
         ("the filter", "KCRS", evidence.w_order, _reread_filter),
         ("x", "NCHW", evidence.x_order, _reread_x),
     ):
-        for order in _ORDERS:
+        for order in ORDERS:
             if order != right:
                 text = "".join(letters[axis] for axis in order)
                 change = _with_indices(reread(order))
                 yield Hypothesis(f"{name} is read as if its order in memory were {text}", change)
 
 
-_ORDERS = tuple(itertools.permutations(range(4)))
+ORDERS = tuple(itertools.permutations(range(4)))
 
 
 def _reread_filter(order: tuple[int, ...]) -> Callable[[Sums, Indices], None]:
@@ -545,7 +562,7 @@ def _reread_filter(order: tuple[int, ...]) -> Callable[[Sums, Indices], None]:
 
     def change(sums: Sums, i: Indices) -> None:
         index = (i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w)
-        reread = _reread(index, sums.w.shape, order, sums.evidence.w_order)
+        reread = reread_index(index, sums.w.shape, order, sums.evidence.w_order)
         i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w = reread
 
     return change
@@ -559,14 +576,16 @@ def _reread_x(order: tuple[int, ...]) -> Callable[[Sums, Indices], None]:
         inside = (i.row >= 0) & (i.row < problem.H) & (i.column >= 0) & (i.column < problem.W)
         row = np.clip(i.row, 0, problem.H - 1)
         column = np.clip(i.column, 0, problem.W - 1)
-        reread = _reread((i.n, i.channel, row, column), sums.x.shape, order, sums.evidence.x_order)
+        reread = reread_index(
+            (i.n, i.channel, row, column), sums.x.shape, order, sums.evidence.x_order
+        )
         i.n, i.channel, row, i.column = reread
         i.row = np.where(inside, row, -1)
 
     return change
 
 
-def _reread(
+def reread_index(
     index: tuple[np.ndarray, ...],
     shape: tuple[int, ...],
     order: tuple[int, ...],
@@ -597,13 +616,13 @@ def _of_fragments(problem: Problem) -> Iterator[Hypothesis]:
         "p*Q + q": lambda at: at[:, 2] * problem.Q + at[:, 3],
         "n*P*Q + p*Q + q": lambda at: (at[:, 0] * problem.P + at[:, 2]) * problem.Q + at[:, 3],
     }
-    axes = {"k": (lambda at: at[:, 1], lambda at, to: _with_axis(at, 1, to))}
+    axes = {"k": (lambda at: at[:, 1], lambda at, to: with_axis(at, 1, to))}
     for name, of in pixels.items():
         axes[name] = (of, _PIXELS[name](problem))
     for name, (of, put) in axes.items():
         for bit in (1, 2, 4, 8, 16):
             text = _EXCHANGED.get(bit, f"tiles of {bit} are exchanged pairwise")
-            yield _moved(
+            yield moved(
                 f"{text}, outputs have the value of {name} ^ {bit}",
                 lambda at, of=of, put=put, bit=bit: put(at, of(at) ^ bit),
             )
@@ -613,13 +632,13 @@ def _of_fragments(problem: Problem) -> Iterator[Hypothesis]:
             (("k", *axes["k"]), (name, of, put)),
             ((name, of, put), ("k", *axes["k"])),
         ):
-            yield _moved(
+            yield moved(
                 "numbers 1 and 2 of the accumulator's fragment are exchanged (rows "
                 f"{rows[0]}, columns {columns[0]})",
                 lambda at, rows=rows, columns=columns: _corners(at, rows, columns, 8, 1),
             )
         for tile in (8, 16, 32):
-            yield _moved(
+            yield moved(
                 f"each tile of {tile} x {tile} of (k, {name}) is transposed",
                 lambda at, of=of, put=put, tile=tile: _transposed(at, of, put, tile),
             )
@@ -647,9 +666,9 @@ _EXCHANGED = {
     8: "rows of 8 are exchanged (the halves of a fragment of 16)",
 }
 _PIXELS: dict[str, Callable[[Problem], Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
-    "q": lambda problem: lambda at, to: _with_axis(at, 3, to),
+    "q": lambda problem: lambda at, to: with_axis(at, 3, to),
     "p*Q + q": lambda problem: (
-        lambda at, to: _with_axis(_with_axis(at, 2, to // problem.Q), 3, to % problem.Q)
+        lambda at, to: with_axis(with_axis(at, 2, to // problem.Q), 3, to % problem.Q)
     ),
     "n*P*Q + p*Q + q": lambda problem: (
         lambda at, to: np.stack(
@@ -688,7 +707,7 @@ def _transposed(
     k = at[:, 1]
     pixel = of(at)
     moved = put(at, pixel // tile * tile + k % tile)
-    return _with_axis(moved, 1, k // tile * tile + pixel % tile)
+    return with_axis(moved, 1, k // tile * tile + pixel % tile)
 
 
 def _other_product(bit: int) -> Callable[[Sums, Indices], None]:

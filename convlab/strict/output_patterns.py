@@ -12,7 +12,9 @@ from fractions import Fraction
 import numpy as np
 
 from ..core.correctness.evidence import Evidence
+from ..core.problem.computation import DATA_GRADIENT
 from ..core.problem.problem import Problem
+from .gradient_hypotheses import explain_gradient
 from .hypotheses import Explanation, explain
 
 # At most this many sentences are returned.
@@ -67,7 +69,11 @@ def _describe_values(e: Evidence) -> Iterator[str]:
         elif only_inf:
             cause = "as after an overflow or a division by 0"
         else:
-            cause = "as if read from uninitialised memory (the workspace and guard zones hold NaN)"
+            holding = "the workspace and guard zones hold NaN"
+            if not e.problem.computation.is_forward:
+                # A kernel may add to the gradient of an earlier call.
+                holding = f"the workspace, guard zones and the {e.problem.computation.output} before the call hold NaN"
+            cause = f"as if read from uninitialised memory ({holding})"
         yield f"{value}, {cause}: {_share(not_finite, written)}"
     if len(finite):
         yield from _describe_numbers(e, finite)
@@ -78,7 +84,8 @@ def _describe_numbers(e: Evidence, bad: np.ndarray) -> list[str]:
     simple = [*_describe_simple_values(e, bad)]
     if any(_share(len(bad), len(bad)) in line or " output is " in line for line in simple):
         return simple
-    explanations = explain(e, bad) if e.usual else []
+    explaining = explain if e.problem.computation.is_forward else explain_gradient
+    explanations = explaining(e, bad) if e.usual else []
     told = [f"{each.text}: {_share_explained(each)}" for each in explanations[:_MOST_EXPLANATIONS]]
     if explanations and explanations[0].complete:
         return told
@@ -187,15 +194,18 @@ def _describe_moved_values(e: Evidence, bad: np.ndarray) -> Iterator[str]:
         offset = np.array(shift)
         hits, inside = _count_holding(e, bad, lambda where, offset=offset: where + offset)
         if hits and 4 * inside >= len(bad):
-            yield _describe_shift(shift, _share(hits, len(bad)))
+            yield _describe_shift(shift, e.problem.computation.letters, _share(hits, len(bad)))
             return
-    shape = tuple(e.problem.y_shape)
+    shape = tuple(e.problem.output_shape)
+    names = e.problem.computation.letters
     for order, text in _ORDERS.items():
         hits, inside = _count_holding(
             e, bad, lambda where, order=order: _reordered(where, shape, order)
         )
         if hits:
-            letters = ", ".join("NKPQ"[axis] for axis in order)
+            letters = ", ".join(names[axis].upper() for axis in order)
+            if not e.problem.computation.is_forward:
+                text = _exchanged(order, names)
             share = _share(hits, inside)
             are = "is" if hits == 1 else "are"
             yield f"{text}: {share} {are} correct if memory is read as ({letters})"
@@ -210,7 +220,7 @@ def _count_holding(
     `source` returns the other positions of given ones. Returns two numbers: how many outputs hold
     that value, 0 if they are few; and how many of the other positions are inside y.
     """
-    shape = np.array(e.problem.y_shape)
+    shape = np.array(e.problem.output_shape)
     hits = 0
     inside = 0
     for part in (bad[:: max(1, len(bad) // _FIRST_TRIED)], bad):
@@ -225,15 +235,29 @@ def _count_holding(
     return hits if hits >= _FEWEST_AGREEING else 0, inside
 
 
-def _describe_shift(shift: tuple[int, ...], share: str) -> str:
-    """Return a sentence about outputs that hold the correct value of `shift` positions away."""
+def _describe_shift(shift: tuple[int, ...], names: str, share: str) -> str:
+    """Return a sentence about outputs that hold the correct value of `shift` positions away.
+
+    `names` are the letters of the output's dimensions.
+    """
     axes = [axis for axis in range(4) if shift[axis]]
-    source = ", ".join(f"{'nkpq'[axis]}{shift[axis]:+d}" for axis in axes)
+    source = ", ".join(f"{names[axis]}{shift[axis]:+d}" for axis in axes)
     if axes[0] > 1:
-        distance = f"{(-shift[2], -shift[3])} in (p, q)"
+        distance = f"{(-shift[2], -shift[3])} in ({names[2]}, {names[3]})"
     else:
-        distance = f"{-shift[axes[0]]} in {'nkpq'[axes[0]]}"
+        distance = f"{-shift[axes[0]]} in {names[axes[0]]}"
     return f"shifted by {distance}: {share} hold the value of {source}"
+
+
+def _exchanged(order: tuple[int, ...], names: str) -> str:
+    """Return words for the order of a gradient's dimensions in memory."""
+    for first, second in ((0, 1), (2, 3)):
+        swapped = list(range(4))
+        swapped[first] = second
+        swapped[second] = first
+        if order == tuple(swapped):
+            return f"{names[first]} and {names[second]} exchanged in memory"
+    return "another order of dimensions in memory"
 
 
 def _reordered(where: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
@@ -291,19 +315,25 @@ def _describe_positions(e: Evidence) -> list[str]:
     wrong = int(e.wrong.sum())
     if wrong in (1, len(e.wrong)) or len(e.wrong) < 8:
         return []
-    N, K, P, Q = e.problem.y_shape
-    n, k, p, q = e.where.T.astype(np.int64)
+    # The names, for the forward pass, are n, k, p, q and N, K, P, Q.
+    shape = e.problem.output_shape
+    places = e.where.T.astype(np.int64)
+    names = e.problem.computation.letters
     # Each candidate is a set of outputs that contains all incorrect ones, with its description.
     candidates = []
-    padded = _reads_padding(e)
-    if padded.any() and not padded.all() and not (e.wrong & ~padded).any():
-        candidates.append((padded, "their window reaches into the padding"))
-    for name, index, size in (("n", n, N), ("k", k, K), ("p", p, P), ("q", q, Q)):
+    for chosen, text in _sets_by_window(e):
+        if chosen.any() and not chosen.all() and not (e.wrong & ~chosen).any():
+            candidates.append((chosen, text))
+    for name, index, size in zip(names, places, shape, strict=True):
         candidates += _candidates_along(e, name, index, size)
     exact = [(chosen, text) for chosen, text in candidates if chosen.sum() == wrong]
+    n, k, p, q = places
+    N, K, P, Q = shape
+    first, _, row, column = names
+    plane = f"{row}*{column.upper()} + {column}"
     for name, index, size in (
-        ("p*Q + q", p * Q + q, P * Q),
-        ("n*P*Q + p*Q + q", (n * P + p) * Q + q, N * P * Q),
+        (plane, p * Q + q, P * Q),
+        (f"{first}*{row.upper()}*{column.upper()} + {plane}", (n * P + p) * Q + q, N * P * Q),
         ("the offset in memory", ((n * K + k) * P + p) * Q + q, N * K * P * Q),
     ):
         if not exact:
@@ -344,12 +374,13 @@ def _named_sets(
     wrong = np.flatnonzero(has_wrong)
     first = int(wrong[0])
     last = int(wrong[-1])
-    if name == "k" and problem.groups > 1:
-        per_group = problem.K // problem.groups
+    grouped = "c" if problem.computes == DATA_GRADIENT.name else "k"
+    if name == grouped and problem.groups > 1:
+        per_group = (problem.C if grouped == "c" else problem.K) // problem.groups
         groups = np.unique(wrong // per_group).tolist()
         which = f"group is {groups[0]}" if len(groups) == 1 else f"group is one of {groups}"
         if len(groups) <= 4:
-            yield np.isin(index // per_group, groups), f"the {which} (k // {per_group})"
+            yield np.isin(index // per_group, groups), f"the {which} ({name} // {per_group})"
     if last == size - 1:
         yield index >= first, _describe_end(name, first, size)
     if first == 0:
@@ -379,6 +410,7 @@ def _tile_sets(name: str, size: int, wrong: np.ndarray) -> Iterator[tuple[np.nda
     """Yield the sets of values in the same part of every tile, for each tile size."""
     index = np.arange(size)
     nouns = {"n": "images", "k": "channels", "p": "rows", "q": "columns"}
+    nouns |= {"c": "channels", "h": "rows", "w": "columns", "r": "rows", "s": "columns"}
     noun = nouns.get(name, f"values of {name}")
     for tile in range(3, min(128, size - 1) + 1):
         in_tile = np.unique(wrong % tile)
@@ -396,6 +428,28 @@ def _tile_sets(name: str, size: int, wrong: np.ndarray) -> Iterator[tuple[np.nda
         else:
             text = f"{name} % {tile} is {f'{low} to {high}' if count > 1 else low}"
         yield np.isin(index % tile, in_tile), text
+
+
+def _sets_by_window(e: Evidence) -> Iterator[tuple[np.ndarray, str]]:
+    """Yield sets of outputs that the borders of the other tensors determine, described."""
+    if e.problem.computation.is_forward:
+        yield _reads_padding(e), "their window reaches into the padding"
+    if e.problem.computes == DATA_GRADIENT.name:
+        yield ~_is_reached(e), "no pixel of dy reaches dx, so that it must be 0"
+
+
+def _is_reached(e: Evidence) -> np.ndarray:
+    """Return which elements of a data gradient have at least one product."""
+    problem = e.problem
+    reached = np.ones(len(e.where), dtype=bool)
+    for axis, outputs, taps in ((0, problem.P, problem.R), (1, problem.Q, problem.S)):
+        size = problem.output_shape[2 + axis]
+        pixels = np.arange(outputs)[:, None] * problem.stride[axis]
+        read = pixels - problem.padding[axis] + np.arange(taps) * problem.dilation[axis]
+        along = np.zeros(size, dtype=bool)
+        along[read[(read >= 0) & (read < size)]] = True
+        reached &= along[e.where[:, 2 + axis]]
+    return reached
 
 
 def _reads_padding(e: Evidence) -> np.ndarray:

@@ -26,6 +26,7 @@ _REPEATED = {
     "limits.channels_octets": ("limits.channels_4099", "CK"),
     "limits.filters_1x1": ("limits.filters_4099", "RS"),
     "limits.filters_octets": ("limits.filters_4099", "CK"),
+    "limits.depthwise_4099": ("limits.groups_1213", "CK G"),
 }
 
 
@@ -63,5 +64,6 @@ def _tested(name: str, remainder: str) -> re.Pattern[str]:
 # A field, or a name that begins with fields: R, RS, C_group.
 _TESTED = {
     "RS": _tested(r"(?:(?<!\w)[RS]+(?:_\w+)?\b|\btaps\b)", r"%\s*2"),
+    "G": _tested(r"\bgroups\b", r"%|&(?!&)"),
     "CK": _tested(r"(?<!\w)[CK]+(?:_\w+)?\b", r"%|&(?!&)"),
 }

@@ -11,6 +11,7 @@ buffer moves alone, and the others stay.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 from itertools import product
 
@@ -115,16 +116,24 @@ _CHUNKED = (
 )
 # Kernels often have a separate path for these, with 16-byte accesses.
 _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"
-# Here a block may need more shared memory than the kernel requested in an earlier, smaller call.
+# Here a block may need more shared memory than the kernel requested in an earlier, smaller call. A kernel
+# that requests none, by the words in its files, has no such state.
 _LARGE = "limits.channels_4099"
+_REQUEST = re.compile(r"\bextern\b[^;{}()]*\b__shared__|\bask_for_shared_memory\b|\bcudaFuncSet")
+_DEFINES_REQUESTS = "convlab.cuh"
 FEW_MACS = 500_000
 
 
 def settings_for(kernel: Runnable, problem: Problem) -> tuple[Setting, ...]:
     """Return the settings that may show something; only the last one for a large problem."""
-    if 4 * problem.gemm_k > SHARED_BYTES:
+    if is_large(problem):
         return SETTINGS[-1:]
     return tuple(setting for setting in SETTINGS if _applies(setting, kernel, problem))
+
+
+def is_large(problem: Problem) -> bool:
+    """Return whether a sum has more terms than the floats of a block's shared memory."""
+    return 4 * problem.gemm_k > SHARED_BYTES
 
 
 def _applies(setting: Setting, kernel: Runnable, problem: Problem) -> bool:
@@ -147,13 +156,16 @@ def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]
     """Return the problems that run in the settings.
 
     They are a 3x3 problem, a 1x1 problem, with a ReLU if the kernel fuses one, and a problem with
-    many channels. If the kernel does not support the 3x3 problem, the first small problem on which
-    it is correct takes its place.
+    many channels for a kernel that requests shared memory. If the kernel does not support the 3x3
+    problem, the first small problem on which it is correct takes its place.
     """
     small = [p for p in correct if p.macs <= FEW_MACS and min(p.N, p.P, p.Q) > 1]
     first = _supported(kernel, [*map(named_problem, _HOSTS), *small])[:1]
     pointwise = _supported(kernel, [named_problem(_POINTWISE)])
-    large = _supported(kernel, [named_problem(_LARGE)])
+    requests = any(
+        _REQUEST.search(text) for name, text in kernel.texts.items() if name != _DEFINES_REQUESTS
+    )
+    large = _supported(kernel, [named_problem(_LARGE)]) if requests else []
     second = [with_relu(kernel, problem) for problem in pointwise or first]
     return list(dict.fromkeys([*first, *second, *large]))
 

@@ -1,9 +1,9 @@
 """Define a setting for offsets over 2^31: an x or a y with more elements than an int can count.
 
 In some problems few outputs read few elements of a large x, and the kernel runs as a whole. In the
-others y or w is large too, and a sample of the blocks runs: twice, because the first run shows which
-elements of x and w they read. The setting works only on the simulator, where memory that is never accessed
-takes no space.
+others, and in all problems of gradients, y or w is large too, and a sample of the blocks runs: twice,
+because the first run shows which elements of the inputs they read. The setting works only on the
+simulator, where memory that is never accessed takes no space.
 """
 
 import dataclasses
@@ -25,6 +25,7 @@ from ..core.errors import LaunchError, ProblemError
 from ..core.finding import Finding
 from ..core.kernel.runnable import Runnable
 from ..core.machine.gpus import DEFAULT_GPU
+from ..core.problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
 from ..core.problem.format import FLOAT32
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
@@ -49,10 +50,35 @@ _LARGE = (
     ("N1 C8 H3 W3 K64000000 R3 S3", "N1 C64 H1 W2 K80000000 R1 S1"),
     ("N2 C256 H648 W648 K640 R3 S3 p1", "N2 C512 H648 W648 K640 R1 S1"),
 )
-_INT = 1 << 31
-# How many blocks of each launch run, and for how many seconds at most.
+# The same for a data gradient: many images; a dx and a dy of over 2^32 elements, by a large plane, by many
+# channels of dx, of dy, and by many groups; and a filter of over 2^31 elements.
+_LARGE_DATA = (
+    _LARGE[0],
+    _LARGE[1],
+    ("N2 C2200 H1024 W1024 K2 R1 S1", "N2 C2200 H1024 W1024 K2 R3 S3 p1"),
+    ("N2 C2 H1024 W1024 K2200 R1 S1", "N2 C2 H1024 W1024 K2200 R3 S3 p1"),
+    _LARGE[3],
+    ("N1 C80000000 H1 W2 K64 R1 S1", "N1 C64000000 H3 W3 K8 R3 S3"),
+)
+# The same for a weight gradient, whose sums are long, so that images are small: many images; an x and a dy
+# of over 2^32 elements, half of which are of the second image; many groups; a dw of over 2^31 elements.
+_LARGE_WEIGHT = (
+    _LARGE[0],
+    ("N2 C80000 H170 W170 K8 R1 S1", "N2 C80000 H170 W170 K8 R3 S3 p1"),
+    ("N2 C8 H170 W170 K80000 R1 S1", "N2 C8 H170 W170 K80000 R3 S3 p1"),
+    ("N2 C46400 H216 W216 K46400 R3 S3 p1 g46400",),
+    ("N1 C46400 H1 W2 K46400 R1 S1", "N1 C15600 H3 W3 K15600 R3 S3 p1"),
+)
+_OF_GRADIENTS = {DATA_GRADIENT.name: _LARGE_DATA, WEIGHT_GRADIENT.name: _LARGE_WEIGHT}
+# So many products of the reference are computed at most.
+_MOST_PRODUCTS = 1 << 27
+# How many blocks of each launch run, and for how many seconds at most; with little workspace for less,
+# because a run with more follows if that is not enough.
 _BLOCKS = 12
 _BLOCKS_SECONDS = 6.0
+_PIECES_SECONDS = 2.5
+# After so many accesses only two blocks of a launch run, and of later launches only some.
+_BLOCKS_ACCESSES = 3_000_000
 # A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
 _WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 20)
 # In the first of the two runs, a kernel has so many bytes of workspace if that is enough: an image of
@@ -93,7 +119,7 @@ class Sparse(Setting):
             raise ProblemError(
                 f'setting="sparse" does not take this problem, it has its own problems: {offer}'
             )
-        if not _is_plane(problem):
+        if not (problem.computation.is_forward and _is_plane(problem)):
             return _examine_blocks(self, kernel, problem, seed)
         return _examine(self, kernel, problem, seed)
 
@@ -109,6 +135,12 @@ def sparse_problems(kernel: Runnable) -> list[Problem]:
     """
     if not kernel.counts or kernel.build() is None or kernel.format != FLOAT32:
         return []
+    if kernel.computes in _OF_GRADIENTS:
+        problems = []
+        for specs in _OF_GRADIENTS[kernel.computes]:
+            fitting = (kernel.asked(named_problem(spec)) for spec in specs)
+            problems += [problem for problem in fitting if not kernel.unsupported(problem)][:1]
+        return problems
     problems = []
     for c, size in _PLANES:
         for taps, groups in ((3, 1), (1, 1), (3, c)):
@@ -167,28 +199,36 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     from ..sim.launch import simulated
     from ..sim.simulation import Arena
 
-    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+    # By their places: of a gradient, x and w are its two inputs, and y is the result.
+    shapes = {"x": problem.first_shape, "w": problem.second_shape, "y": problem.output_shape}
+    names = problem.computation.names
     large = [name for name, shape in shapes.items() if math.prod(shape) >= _MANY]
-    arena = Arena(shapes, large)
+    arena = Arena(shapes, large, computes=problem.computation)
     x, w, y = (arena.tensors[name] for name in shapes)
     random = torch.Generator().manual_seed(seed)
     if "w" not in large:
-        w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
+        w.normal_(generator=random).div_(math.sqrt(problem.terms))
     if "x" not in large:
         x.normal_(generator=random)
 
-    def run(kernel: Runnable) -> Any:
+    def run(kernel: Runnable, seconds: float = _BLOCKS_SECONDS) -> Any:
         return simulated(
-            kernel, problem, arena, sample=(_BLOCKS, seed), time_limit=_BLOCKS_SECONDS, gpu=_WIDE
+            kernel,
+            problem,
+            arena,
+            sample=(_BLOCKS, seed),
+            watch=_BLOCKS_ACCESSES,
+            time_limit=seconds,
+            gpu=_WIDE,
         )
 
     try:
         trace = _run_in_pieces(run, kernel)
         for name in set(large) & {"x", "w"}:
-            for part in _accessed(trace, name, arena.tensors[name]):
+            for part in _accessed(trace, names[name], arena.tensors[name]):
                 part.normal_(generator=random)
                 if name == "w":
-                    part.div_(math.sqrt(problem.gemm_k))
+                    part.div_(math.sqrt(problem.terms))
         trace = run(kernel)
     except LaunchError as error:
         if error.kind in ("endless loop", "out of time", "too little workspace"):
@@ -198,16 +238,19 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
             # Nothing but the number of images is large, and no header excludes it.
             error.kind = "launch configuration"
         raise
-    bound = reference.tolerance(kernel.precision, problem.gemm_k)
-    fields = {"bound": bound, "outputs": math.prod(problem.y_shape)}
+    bound = reference.tolerance(kernel.precision, problem.terms)
+    fields = {"bound": bound, "outputs": math.prod(problem.output_shape)}
     if len(trace.launches) > 1 or trace.workspace:
         # The blocks of a launch read what blocks of the launch before wrote, and few of those ran.
         fields["unwatched"] = "only the bounds of a sample of blocks were watched"
         return reported(kernel, problem, setting, [], error=0.0, worst=0.0, limit=1.0, **fields)
-    where = torch.cat([_positions(part, y) for part in _accessed(trace, "y", y)] or [_NOWHERE])
+    where = torch.cat(
+        [_positions(part, y) for part in _accessed(trace, names["y"], y)] or [_NOWHERE]
+    )
     if not len(where):
         raise LaunchError(f"{kernel.name} on {problem.label}: the sampled blocks stored no outputs")
-    where = where[:: -(-len(where) // _COMPARED)]
+    most = max(1, min(_COMPARED, _MOST_PRODUCTS // problem.terms))
+    where = where[:: -(-len(where) // most)]
     expected = reference.truth(problem, x, w, None, torch.stack(_unravel(where, y.shape), 1))
     stored = y.view(-1)[where].double()
     errors = (stored - expected).abs()
@@ -219,23 +262,23 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
         index = tuple(int(axis[worst]) for axis in _unravel(where, y.shape))
         text = (
             f"{wrong:,} of {len(where):,} outputs that a sample of blocks stored are incorrect, the "
-            f"worst at (n, k, p, q) = {index}: {float(stored[worst]):.6g}, but the reference has "
-            f"{float(expected[worst]):.6g}"
+            f"worst at {problem.computation.symbol} = {index}: {float(stored[worst]):.6g}, but the "
+            f"reference has {float(expected[worst]):.6g}"
         )
-        findings = [Finding("wrong result", text, array="y", index=index)]
+        findings = [Finding("wrong result", text, array=names["y"], index=index)]
     fields |= {"worst": float(errors[worst]), "limit": float(limit[worst]), "wrong": wrong}
     fields["error"] = float(errors.norm() / expected.norm())
     fields["compared"] = f"{len(where):,} outputs of {_BLOCKS} blocks compared with float64"
     return reported(kernel, problem, setting, findings, **fields)
 
 
-def _run_in_pieces(run: Callable[[Runnable], Any], kernel: Runnable) -> Any:
+def _run_in_pieces(run: Callable[..., Any], kernel: Runnable) -> Any:
     """Run a kernel that computes several images, or parts of them, one after another if it can."""
     has_workspace = "conv2d_workspace" in (kernel.source or "")
     if not has_workspace:
         return run(kernel)
     try:
-        return run(kernel.limited(_LITTLE_WORKSPACE))
+        return run(kernel.limited(_LITTLE_WORKSPACE), _PIECES_SECONDS)
     except LaunchError as error:
         if error.kind not in ("too little workspace", "out of time", "endless loop"):
             raise

@@ -14,7 +14,14 @@ from . import nvcc_report
 from .generated_problems import generate, option_pairs
 from .other_gpus import trials_on_other_gpus
 from .repeated_limits import without_repeated
-from .settings import FEW_MACS, host_problems, settings_for, with_relu, workspace_trials
+from .settings import (
+    FEW_MACS,
+    host_problems,
+    is_large,
+    settings_for,
+    with_relu,
+    workspace_trials,
+)
 from .smallest_failure import shrink
 from .source_conditions import source_problems
 from .sparse import SPARSE, sparse_problems
@@ -73,7 +80,8 @@ class Strict:
         hosts = []
         if self.kernel.source:
             hosts = host_problems(self.kernel, [report.problem for report in reports])
-        small = [host for host in hosts if host.macs <= FEW_MACS]
+        # A problem that takes as long as many others has no more to show with little workspace.
+        small = [host for host in hosts if host.macs <= FEW_MACS and not is_large(host)]
         yield workspace_trials(self.kernel, small)
         if self.kernel.source:
             for host in hosts:

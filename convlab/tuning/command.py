@@ -32,7 +32,7 @@ class SweepCommand(Command):
         group_of(parser, WHAT).add_argument(
             "tunables", nargs="*", metavar="NAME=8,16", help="the values to try of each tunable"
         )
-        add_problem(parser)
+        add_problem(parser, None, "square; of a .py file its own task")
         add_engine(parser)
         add_predicted_gpu(parser)
         add_plot(parser)

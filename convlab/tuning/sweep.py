@@ -1,8 +1,9 @@
 """Measure a kernel for every combination of its tunables, and report the invalid ones."""
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
 from ..core.kernel.provenance import made_of
+from ..core.kernel.runnable import Runnable
 from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
 from ..core.machine.device import Gpu, describe, find_gpu
@@ -28,6 +30,8 @@ _SAMPLES = "samples_ms"
 # The most seconds to measure one point, and to check it on a GPU.
 LIMIT_SECONDS = 1.0
 _CHECK_SECONDS = 60.0
+# The problem in the rows of a runnable that is measured on a task of its own.
+OWN_TASK = "its own task"
 # Columns of a comparison that are the same for all valid points.
 _SAME_FOR_ALL = ["title", "class", "engine", "correct", "bound", _SAMPLES]
 
@@ -38,7 +42,7 @@ Task = tuple[dict[str, Any], tuple[Kernel, Problem, int, float, tuple[Problem, G
 def sweep(
     kernel: Any,
     tunables: Mapping[str, Iterable[int]],
-    problems: Problem | str | Iterable[Problem | str] = "square",
+    problems: Problem | str | Iterable[Problem | str] | None = None,
     *,
     engine: str = "auto",
     executor: Executor | None = None,
@@ -83,7 +87,8 @@ def sweep(
     ----------
     kernel : a Kernel, or a name, a path, perhaps with tunables: "03_smem_tile@C_TILE=4".
     tunables : for each name the values to try.
-    problems : Problems, or names or specs of them, one or many, or the name of a set.
+    problems : Problems, or names or specs of them, one or many, or the name of a set. The default is
+        "square", and for a kernel in a Python file the task of that file.
     engine : where the kernel runs: "cuda", "sim" or "auto".
     executor : runs the tasks; None runs them in this process, one after the other.
     seed : the seed of the data.
@@ -110,22 +115,32 @@ def sweep(
         shown = arguments.shown(executor)
         raise ProblemError(f"executor is a concurrent.futures.Executor, not {shown}")
     kernel = resolve(kernel, engine)
-    if not isinstance(kernel, Kernel):
-        raise ProblemError(f"{kernel.name} has no tunables: sweep takes a kernel")
+    is_kernel = isinstance(kernel, Kernel)
+    # Whatever has no tunables raises.
+    kernel.tuned({})
     if gpu is not None:
         forecast.require()
-        if not kernel.counts:
+        if not kernel.counts or not is_kernel:
             raise ProblemError('gpu= predicts times of simulated kernels: use engine="sim"')
     predicts_for = find_gpu(gpu)
-    predicts = kernel.counts and forecast.available()
+    predicts = is_kernel and kernel.counts and forecast.available()
     grid = _grid(tunables)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     kernels = [kernel.tuned(point) for point in points]
-    wholes = [kernel.asked(each) for each in members(problems)[0]]
+    if problems is None and not is_kernel:
+        return _of_own_task(kernel, grid, points, kernels, progress)
+    wholes = [kernel.asked(each) for each in members(problems or "square")[0]]
     fitted = [fit(problem, [kernel]) for problem in wholes]
     notes = list(dict.fromkeys(note for _, note in fitted if note))
     quiet = {"leave": False, "disable": not progress}
-    with build_all(kernels) as building:
+    beside = []
+    if predicts:
+        beside = [
+            functools.partial(forecast.prepare, problem=whole, gpu=predicts_for)
+            for whole, (_, scaled) in zip(wholes, fitted, strict=True)
+            if scaled
+        ]
+    with build_all(kernels, beside) as building:
         builds = list(progress_bar(building, "building", len(kernels), **quiet))
 
     rows: list[dict[str, Any]] = []
@@ -146,6 +161,8 @@ def sweep(
     measured = _measure(tasks, executor)
     for row, cells in progress_bar(measured, "measuring", len(tasks), **quiet):
         row.update(cells)
+    if kernel.counts and not predicts:
+        notes.append(forecast.missing())
     here = describe(kernel.device)
     notes.append(f"on {here}" if here else "on the simulator: no GPU time is measured")
     kind = COUNTED if kernel.counts else MEASURED
@@ -160,6 +177,39 @@ def sweep(
         problems=tuple(problem for problem, _ in fitted),
         samples=_samples(rows),
         made=made_of(built_kernels),
+    )
+
+
+def _of_own_task(
+    kernel: Runnable,
+    grid: dict[str, list[int]],
+    points: Sequence[dict[str, int]],
+    kernels: Sequence[Runnable],
+    progress: bool,
+) -> Sweep:
+    """Return the sweep of a runnable on a task of its own, such as a kernel in a Python file."""
+    kind = COUNTED if kernel.counts else MEASURED
+    rows = []
+    each = progress_bar(
+        zip(points, kernels, strict=True),
+        "measuring",
+        len(points),
+        leave=False,
+        disable=not progress,
+    )
+    for point, tuned in each:
+        row = {"problem": OWN_TASK, **point, "kernel": tuned.name, "note": ""}
+        try:
+            kind, value = tuned.own_cost()
+            row |= {"correct": True, kind.column: value}
+        except ConvlabError as error:
+            row |= {"correct": False, "note": f"failed: {reason(error, tuned.name)}"}
+        rows.append(row)
+    here = describe(kernel.device)
+    where = f"on {here}" if here else "on the simulator: no GPU time is measured"
+    names = list(grid)
+    return Sweep(
+        kernel.name, grid, _valid(rows, names, kind), _dropped(rows, names), (where,), kind
     )
 
 
@@ -212,7 +262,10 @@ def measure_point(
         if isinstance(time, str):
             cells |= {"predicted_ms": math.nan, "note": f"no predicted time: {time}"}
         else:
-            cells["predicted_ms"] = time.ms
+            cells |= {"predicted_ms": time.ms, "predicted_within": time.error or forecast.ERROR}
+            if time.doubt:
+                doubt = f"predicted time in doubt: {time.doubt}"
+                cells["note"] = "; ".join(filter(None, (cells["note"], doubt)))
     return cells | {_SAMPLES: list(comparison.samples["ms"]) if len(comparison.samples) else []}
 
 

@@ -90,7 +90,11 @@ class Sweep(Costly):
         text = f"{self.kernel}: {len(self.frame)} of {points} points valid"
         if len(self.best) == 1:
             ((problem, kernel),) = self.best.items()
-            how = ", by predicted time" if "predicted_ms" in self.frame else ""
+            how = ""
+            if "predicted_ms" in self.frame:
+                how = ", by predicted time"
+            elif self.kind is COUNTED and self.frame[self.cost].notna().any():
+                how = ", by traffic, which is not a time"
             text += f"; best on {problem}{how}: {kernel}"
         return text
 

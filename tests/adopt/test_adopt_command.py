@@ -9,15 +9,18 @@ import pytest
 import torch
 
 from convlab.__main__ import main
-from convlab.adopt import adoption, stand_in
+from convlab.adopt import adoption, stand_in, tunables
 from convlab.adopt.adoption import adopt, run_confined
 from convlab.adopt.answer import read
 from convlab.adopt.mistake import Mistake
-from convlab.core.errors import BuildError, UnsupportedError
+from convlab.core.errors import BuildError, ProblemError, UnsupportedError
 from convlab.core.kernel.kernel import resolve
 from convlab.core.problem.named import problem
+from convlab.profile.inspect_kernel import inspect
+from convlab.tuning.sweep import sweep
 
 ANSWERS = Path(__file__).with_name("answers")
+STRANGERS = ANSWERS.with_name("strangers")
 # All tests with a run share the process that has imported torch.
 RUNS = pytest.mark.xdist_group("adopt")
 
@@ -52,8 +55,8 @@ def test_a_python_file_is_a_kernel_where_that_works(run, tmp_path):
     (tmp_path / "model.py").write_text("source = '__global__ void k() {}'")
     for words, text in (
         (["diff", "model.py"], "diff takes .cu files, and model.py can be a kernel in check"),
-        (["sweep", "model.py", "TILE=8"], "`adopt model.py --to model.cu` writes a skeleton"),
-        (["inspect", "model.py"], "inspect takes .cu files"),
+        (["sweep", "model.py", "TILE=8"], "model.py has no tunables: a sweep changes"),
+        (["inspect", "model.py", "--problem", "wide"], "is inspected on its own task"),
         (["compare", "01", "./model.py@TILE=8"], "model.py has no tunables"),
         (["check", "other.py"], "there is no file other.py"),
         (["adopt"], "at least one file"),
@@ -222,7 +225,6 @@ def test_an_answer_that_never_ends_or_crashes_is_stopped(tmp_path):
         assert text in found["failed"]
 
 
-@pytest.mark.pure
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_its_options_are_refused(run):
     answer = ANSWERS / "right_conv.py"
@@ -287,3 +289,133 @@ def test_all_answers_are_judged_as_planted_on_a_gpu(name):
     (path,) = ANSWERS.glob(f"{name}.*")
     found = adopt(path, engine="cuda")
     assert found.as_asked is name.startswith("right_"), found.text()
+
+
+@pytest.mark.pure
+def test_a_folder_is_judged_and_an_empty_one_is_refused(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    folder = tmp_path / "some answers"
+    folder.mkdir()
+    for name in ("wrong_keyword.py", "wrong_linkage.py"):
+        (folder / name).write_text((ANSWERS / name).read_text())
+    (folder / "INDEX.csv").write_text("file,verdict\n")
+    done = run("adopt", str(folder), "--diagnose", "--again")
+    assert "0 of 2 answers are correct as asked" in done.out
+    done = run("adopt", "empty")
+    assert done.status == 2 and "has no .py, .md or .txt file" in done.err
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (("import torch\n", "import torch\nimport triton\n"), "its kernel is in Triton"),
+        (("load_inline(", "load("), "load() compiles files"),
+    ],
+    ids=["triton", "load"],
+)
+def test_what_convlab_cannot_judge_is_not_called_incorrect(run, tmp_path, change, text):
+    code = (ANSWERS / "right_relu.py").read_text().replace(*change)
+    if "triton" in change[1]:
+        code = code.replace("load_inline", "compiled_by_triton")
+    (tmp_path / "other.py").write_text(code)
+    done = run("adopt", "other.py", "--engine", "sim")
+    assert "other.py: not run" in done.out and text in done.out
+    assert "INCORRECT" not in done.out and done.status not in (0, 1)
+
+
+@pytest.mark.pure
+def test_an_example_after_the_answer_is_not_the_answer(tmp_path):
+    code = (ANSWERS / "right_relu.py").read_text()
+    path = tmp_path / "reply.md"
+    path.write_text(
+        f"Draft:\n```python\nx = 1\n```\nAnswer:\n```python\n{code}```\nUse:\n```python\nModelNew()\n```\n"
+    )
+    answer = read(path)
+    assert "ModelNew" in answer.classes
+    line = next(
+        number
+        for number, text in enumerate(path.read_text().splitlines(), 1)
+        if "class ModelNew" in text
+    )
+    assert answer.classes["ModelNew"].lineno == line
+
+
+@pytest.mark.pure
+def test_the_tunables_of_an_answer_are_its_constants(tmp_path):
+    text = """import torch
+from torch.utils.cpp_extension import load_inline
+source = r'''
+#define TILE 16
+// #define OLD 3
+constexpr int WARPS = 4, LANES = 32;
+#define TWICE 1
+#define TWICE 2
+#define SUM (TILE + 1)
+'''
+ext = load_inline(name="x", cpp_sources="", cuda_sources=source, functions=["f"])
+"""
+    path = tmp_path / "answer.py"
+    path.write_text(text)
+    answer = read(path)
+    assert tunables.tunables(answer) == {"TILE": 16, "WARPS": 4, "LANES": 32}
+    source = answer.calls[0].source("cuda_sources")
+    changed = tunables.with_values(source, {"TILE": 8, "LANES": 64})
+    assert "#define TILE 8\n" in changed.text and "LANES = 64;" in changed.text
+    assert changed.lines == source.lines and "WARPS = 4," in changed.text
+    with pytest.raises(ProblemError, match="no tunable TIL; did you mean TILE"):
+        tunables.require(answer, {"TIL": 8})
+    assert tunables.lines_of_sizes(answer, {32}) == {"LANES": (6, 32)}
+
+
+@RUNS
+def test_an_answer_is_inspected_kernel_by_kernel():
+    found = inspect(ANSWERS / "right_sum_dim.py", engine="sim", gpu="H200")
+    assert found.adoption.as_asked and len(found.frame) == 1
+    assert found.frame["launches"][0] == 1 and found.frame["block"][0] == "128x1x1"
+    # Every counted line is a line of the file that accesses memory.
+    assert len(found.lines) and all("[" in source for source in found.lines["source"])
+    assert found.lines.groupby("space")["share"].sum().round(6).eq(1).all()
+    assert str(found.lines["line"][0]) in str(found.listing())
+
+
+@RUNS
+def test_a_sweep_of_an_answer_drops_what_is_incorrect():
+    found = sweep(
+        ANSWERS / "right_sum_dim.py", {"kThreads": [64, 100]}, engine="sim", progress=False
+    )
+    assert found.best == {"its own task": "right_sum_dim@kThreads=64"}
+    assert (
+        list(found.dropped["kind"]) == ["failed"]
+        and "outputs are incorrect" in found.dropped["reason"][0]
+    )
+    assert len(found.frame) == 1
+
+
+@RUNS
+@pytest.mark.parametrize(
+    ("name", "line", "kind"),
+    [
+        ("a09.py", "class ModelNew", "too imprecise"),
+        ("a23.py", "depthwise_kernel<<<", "wrong stream"),
+        ("a26.py", "class ModelNew", "wrong result"),
+    ],
+    ids=["float16_sums", "own_stream", "bias_ignored"],
+)
+def test_a_strangers_mistakes_are_found(name, line, kind):
+    found = adopt(STRANGERS / name, engine="sim", general=False)
+    first = next(each for each in found.mistakes if each.error)
+    assert found.as_asked is False and first.kind == kind
+    assert line in found.answer.quoted(first.line)
+
+
+@RUNS
+@pytest.mark.parametrize("name", ["a07.py", "a13.py"], ids=["constant_in_a_lambda", "py_object"])
+def test_a_strangers_right_answers_build(name):
+    assert adopt(STRANGERS / name, engine="sim", general=False).as_asked
+
+
+@RUNS
+def test_sizes_in_the_source_leave_the_verdict_to_a_gpu():
+    found = adopt(STRANGERS / "a15.py", engine="sim", general=False)
+    assert found.as_asked is None and found.in_general is False and found.outcome == "incorrect"
+    assert any("IH = 128" in note for note in found.notes)

@@ -1,6 +1,8 @@
 """The diagnosis of answers, without running them; and what else needs no build."""
 
+import csv
 import inspect
+import re
 import struct
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from convlab.adopt import answer, cpp_functions, transport
 from convlab.adopt.adoption import Tried
 from convlab.adopt.diagnose import diagnose
 from convlab.adopt.limits import supports
+from convlab.adopt.shapes import Case, Task
 from convlab.adopt.skeleton import skeleton
 from convlab.core.errors import ProblemError
 
@@ -209,3 +212,62 @@ def test_a_skeleton_keeps_kernels_and_tunables_and_marks_torch():
     assert any("torch::zeros" in what for _, what in marked)
     lines = (ANSWERS / "right_matmul.py").read_text().splitlines()
     assert all(lines[line - 1].strip() == what for line, what in marked)
+
+
+# ---- what the answers of a stranger showed -------------------------------------------------------
+
+STRANGERS = ANSWERS.with_name("strangers")
+with (STRANGERS / "INDEX.csv").open(newline="") as file:
+    TRUTH = {row["file"]: row["verdict"] for row in csv.DictReader(file)}
+# Those that reading shows to be incorrect, with a part of the diagnosed line.
+READ = {
+    "a04.py": "extra_cuda_cflag=",
+    "a11.md": 'functions=["conv1d_forward"]',
+    "a17.py": "at::conv2d(",
+    "a21.py": "CHECK_INPUT(",
+}
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("name", TRUTH)
+def test_reading_a_strangers_answer_raises_no_false_alarm(name):
+    found = answer.read(STRANGERS / name)
+    errors = [each for each in diagnose(found) if each.error]
+    if name in READ:
+        assert errors and READ[name] in found.quoted(errors[0].line)
+    else:
+        assert not errors
+
+
+@pytest.mark.pure
+def test_a_template_with_launch_bounds_hides_no_function():
+    text = """
+template <int M, int N>
+__global__ void __launch_bounds__((M / 2) * (N / 2)) kernel(float* x) { x[0] = M; }
+int table[] = {1, 2};
+torch::Tensor f(torch::Tensor x) { return x; }
+"""
+    found = cpp_functions.functions(text)
+    found = [(each.name, each.defined, each.is_kernel) for each in found]
+    assert found == [("kernel", True, True), ("f", True, False)]
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("a08.py", ["normalized_shape"]), ("a10.py", ["in_channels", "out_channels", "kernel_size"])],
+    ids=["layer_norm", "transposed"],
+)
+def test_sizes_stay_different_when_they_are_scaled_down(name, arguments):
+    code = answer.read(STRANGERS / name).code
+    space: dict = {}
+    exec(code[: re.search(r"^\w+ = r?(?:'''|\"\"\")", code, re.MULTILINE).start()], space)
+    task = Task(space, dict.fromkeys(arguments))
+    case = task.scaled(Case(tuple(space["get_init_inputs"]())), 1_500_000)
+    sizes = task.sizes(case)
+    # The model runs with them, and channels can be told from pixels.
+    inputs, _ = task.inputs(case, "cpu", 0)
+    assert space["Model"](*case.init)(*inputs).numel() > 0
+    assert sizes[0, 1] not in (sizes[0, 0], sizes[0, 2])
+    if name == "a10.py":
+        assert case.init[0] != case.init[1]

@@ -37,6 +37,14 @@ def test_one_process_replies_to_all_requests(process):
     assert ask(process, "x two") == (first[0], "two")
 
 
+def test_a_process_that_is_started_early_takes_the_first_request(process):
+    process.start()
+    early = process._process.pid
+    process.start()
+    assert process._process.pid == early
+    assert ask(process, "x one")[1] == "one" and process._process.pid == early
+
+
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [

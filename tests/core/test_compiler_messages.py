@@ -28,6 +28,7 @@ REAL = "mine.cu:3:1: error: expected ';' before 'int'\n"
         (REAL, "does not build"),
         (REAL + FULL, "does not build"),
         ("g++: fatal error: Killed signal terminated program cc1plus\n", "not run"),
+        ("mine.cu:2:9: internal compiler error: in gimplify, at gimplify.cc:3058\n", "not run"),
     ],
 )
 def test_a_compiler_that_cannot_write_does_not_judge_the_kernel(log: str, kind: str) -> None:

@@ -543,6 +543,25 @@ keep<<<1, 32, 0, stream>>>(w, d.K * (d.C / d.groups) * d.R * d.S);
 // in product:
 if (ok) sum += in[AT] * kept[wi];
 
+// case a_filter_in_constant_memory: race
+// in before:
+__constant__ float kept[1 << 12];
+// in header:
+// supports: K * (C // groups) * R * S <= 4096
+// in host:
+cudaMemcpyToSymbolAsync(kept, w, W_BYTES, 0, cudaMemcpyDeviceToDevice, stream);
+// in product:
+if (ok) sum += in[AT] * kept[wi];
+
+// case a_table_in_constant_memory
+// in before:
+__constant__ float one[1];
+// in host:
+const float table[1] = {1};
+cudaMemcpyToSymbolAsync(one, table, 4, 0, cudaMemcpyHostToDevice, stream);
+// in product:
+if (ok) sum += in[AT] * filt[wi] * one[0];
+
 // case a_static_buffer_of_the_host: race
 // in host:
 static float* kept;

@@ -125,3 +125,50 @@ void launch_early(cudaStream_t stream, const float* a, float* y, bool waits) {
 //     launch_early(stream, (float*)workspace, y, false);
 // k: 32; line: dependent
 // finding: race: load of workspace\[\d+\] and a store by the previous grid, which may still run
+
+// Adds a node for `fill` or `add` to a graph; `after` is null or a node on which it depends.
+cudaGraphNode_t node_of(cudaGraph_t graph, cudaGraphNode_t after, float* y, const float* a) {
+    float value = 2;
+    void* of_fill[] = {&y, &value};
+    void* of_add[] = {&a, &y};
+    cudaKernelNodeParams params = {};
+    if (a) params.func = (void*)add;
+    else params.func = reinterpret_cast<void*>(fill);
+    params.gridDim = dim3(1), params.blockDim = dim3(32);
+    params.kernelParams = a ? of_add : of_fill;
+    cudaGraphNode_t node;
+    cudaGraphAddKernelNode(&node, graph, &after, after != nullptr, &params);
+    return node;
+}
+void launch(cudaGraph_t graph, cudaStream_t stream, int times = 1) {
+    cudaGraphExec_t exec;
+    cudaGraphInstantiate(&exec, graph, 0);
+    for (int i = 0; i < times; ++i) cudaGraphLaunch(exec, stream);
+    cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
+}
+
+// case graph_of_nodes: cudaGraph_t graph; cudaGraphCreate(&graph, 0);
+//     auto first = node_of(graph, nullptr, (float*)workspace, nullptr);
+//     node_of(graph, first, y, (float*)workspace); launch(graph, stream, 2);
+// k: 32; expect: 3 * torch.ones(32)
+
+// case graph_without_an_order: cudaGraph_t graph; cudaGraphCreate(&graph, 0);
+//     node_of(graph, nullptr, (float*)workspace, nullptr);
+//     node_of(graph, nullptr, y, (float*)workspace); launch(graph, stream);
+// k: 32; finding: race: load of .*store by a launch on another stream
+
+// case captured: Other s, t; cudaGraph_t graph;
+//     cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeGlobal);
+//     fill<<<1, 32, 0, s.stream>>>((float*)workspace, 2); t.fork(s.stream);
+//     add<<<1, 32, 0, t.stream>>>((float*)workspace, y); t.join(s.stream);
+//     cudaMemsetAsync(workspace, 0, 64, s.stream);
+//     cudaStreamEndCapture(s.stream, &graph); launch(graph, stream, 2);
+// k: 32; expect: 3 * torch.ones(32)
+
+// case captured_and_not_joined: Other s, t; cudaGraph_t graph;
+//     cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeGlobal);
+//     t.fork(s.stream); fill<<<1, 32, 0, t.stream>>>((float*)workspace, 2); t.join(s.stream);
+//     fill<<<1, 32, 0, t.stream>>>((float*)workspace, 4);
+//     add<<<1, 32, 0, s.stream>>>((float*)workspace, y);
+//     cudaStreamEndCapture(s.stream, &graph); launch(graph, stream);
+// k: 32; finding: race: load of .*store by a launch on another stream

@@ -17,7 +17,8 @@ __device__ void multiply(Operands& s, float (&d)[64], int b_moved = 0) {
     uint64_t b = wgmma_moved(wgmma_descriptor(s.b, 128 * 16, 128), b_moved);
     wgmma_m64n128k8_tf32(d, a, b, 0);  // multiply
 }
-// which: 0 all warps; 1 not the last one; 2 the last one with another descriptor; 3 it commits twice
+// which: 0 all warps; 1 not the last one; 2 the last one with another descriptor; 3 it commits twice; 4 the
+// sums are read before the wait
 __global__ void some(float* y, int which) {
     __shared__ alignas(128) Operands s;
     clear(s);
@@ -27,8 +28,9 @@ __global__ void some(float* y, int which) {
     if (which != 1 || !last) multiply(s, d, which == 2 && last ? 8 : 0);
     wgmma_commit();
     if (which == 3 && last) wgmma_commit();
+    float early = d[0];
     wgmma_wait<0>();
-    y[threadIdx.x] = d[0];
+    y[threadIdx.x] = which == 4 ? early : d[0];
 }
 
 // case together: some<<<1, 128, 0, stream>>>(y, 0);
@@ -39,6 +41,8 @@ __global__ void some(float* y, int which) {
 // k: 128; fault: warps \d and \d of a warpgroup pass different descriptors
 // case one_more_commit: some<<<1, 128, 0, stream>>>(y, 3);
 // k: 128; fault: wgmma_commit by warp 3 of a warpgroup, but not by warp 0
+// case read_before_the_wait: some<<<1, 128, 0, stream>>>(y, 4);
+// k: 128; fault: accumulators of this wgmma were read before wgmma_wait
 // case half_a_warpgroup: some<<<1, 64, 0, stream>>>(y, 0);
 // fault: by a warpgroup of 2 warps: it needs four
 
@@ -73,3 +77,21 @@ __global__ void meet(const float* x, float* y, int count, int arriving, int byte
 // fault: 4 of 4 arrivals came, 64 of 32 expected bytes; the expected bytes are too few
 // case parity: meet<<<1, 32, 0, stream>>>(x, y, 4, 4, 0, 1);
 // fault: waits for phase 1 \(parity 1\).* 0 of 4 arrivals came; nothing .* since phase 0 completed
+
+// The block ends while a bulk copy reads its shared memory, unless it waits.
+__global__ void copied_out(float* y, bool commits, bool waits) {
+    __shared__ alignas(16) float s_out[32];
+    s_out[threadIdx.x] = 1;
+    fence_proxy_async();
+    __syncthreads();
+    if (threadIdx.x) return;
+    bulk_store(y, s_out, 128);
+    if (commits) bulk_commit();
+    if (waits) bulk_wait_read<0>();
+}
+// case copied_out: copied_out<<<1, 32, 0, stream>>>(y, true, true);
+// k: 32; expect: torch.ones(32)
+// case copied_out_without_a_wait: copied_out<<<1, 32, 0, stream>>>(y, true, false);
+// k: 32; fault: overwritten too early: .*the block ended while .* call bulk_wait_read
+// case copied_out_without_a_commit: copied_out<<<1, 32, 0, stream>>>(y, false, true);
+// k: 32; fault: overwritten too early: .*call bulk_commit

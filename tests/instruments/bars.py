@@ -32,7 +32,7 @@ _SECONDS = 0.5
 _TF32 = ("11_wgmma_tf32", "11b_wgmma_rows", "12_wgmma_vector_reads")
 _STEM = ("14_stem_tf32",)
 _FP32 = ("13_wgmma_3xtf32",)
-_BF16 = ("15_wgmma_bf16",)
+_BF16 = ("15_wgmma_bf16", "15c_wgmma_rows_bf16")
 # A column's name, and ncu's metric: percent of the GPU's peak.
 COUNTERS = {
     "tensor cores": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",

@@ -5,8 +5,9 @@
 
 An answer is one self-contained Python file with a class ``ModelNew``: the CUDA source of one rung for
 each convolution, as `torch.utils.cpp_extension.load_inline` takes it, and nothing of convlab. There
-is a file for each of the 12 tasks of level 1 that are 2-D convolutions (86 has two of them). The
-rungs are those of `convlab.best`; where cuDNN is faster, at 1x1 filters in TF32, it is 09b.
+is a file for each of the 12 tasks of level 1 that are 2-D convolutions (86 has two of them), for its
+10 transposed convolutions, and for two 1-D ones, which are 2-D with a height of 1. The rungs are those
+of `convlab.best`; where it takes cuDNN, they are the first of `_INSTEAD` that supports the problem.
 
 ``evaluate`` needs a GPU and a checkout of KernelBench, with what it imports. Each answer is evaluated
 in a process of its own, by KernelBench's functions: its static check, five correctness trials on its
@@ -39,8 +40,17 @@ from convlab.nn.choice import best
 
 PRECISIONS = ("tf32", "fp32")
 _GPU = "H200"
-# `convlab.best` takes cuDNN for 1x1 filters in TF32, which is faster than this rung.
-_POINTWISE = "09b_pointwise_tf32"
+# Rungs for problems for which `convlab.best` takes cuDNN, because that is faster.
+_INSTEAD = {
+    "tf32": (
+        "09b_pointwise_tf32",
+        "12_wgmma_vector_reads",
+        "20_data_gradient_wgmma",
+        "17_wgmma_gather_tf32",
+    ),
+    "fp32": ("05_async_gemm", "18b_data_gradient_gemm"),
+}
+_SETS = ("kernelbench", "kernelbench_transposed", "kernelbench_1d")
 _TRIALS = 5
 _TIMED = 100
 
@@ -52,6 +62,11 @@ class Convolution:
     problem: Problem
     kernel: Kernel
 
+    @property
+    def is_one_dimensional(self) -> bool:
+        """Whether the task's tensors have no height."""
+        return self.problem.H == self.problem.R == 1
+
 
 def tasks(precision: str) -> dict[str, list[Convolution]]:
     """Return the convolutions of each task, in order, by the task's number.
@@ -62,16 +77,24 @@ def tasks(precision: str) -> dict[str, list[Convolution]]:
         "tf32" or "fp32": the class of the rungs.
     """
     found: dict[str, list[Convolution]] = {}
-    for problem in problems("kernelbench"):
+    for problem in (each for name in _SETS for each in problems(name)):
         number = problem.name.split(".")[1].split("_")[0]
         found.setdefault(number, []).append(Convolution(problem, _rung(problem, precision)))
     return found
 
 
 def _rung(problem: Problem, precision: str) -> Kernel:
-    """Return the rung that `convlab.best` takes. If it takes cuDNN, return the one for 1x1 filters."""
+    """Return the rung that `convlab.best` takes; if it takes cuDNN, the first other one."""
     choice = best(problem, precision, gpu=_GPU)
-    return choice if isinstance(choice, Kernel) else load(_POINTWISE, engine="sim")
+    if isinstance(choice, Kernel):
+        return choice
+    others = [*_INSTEAD[precision], *_INSTEAD["fp32"]]
+    rungs = (load(name, engine="sim") for name in others)
+    return next(
+        rung
+        for rung in rungs
+        if rung.computes == problem.computes and rung.unsupported(problem) is None
+    )
 
 
 # ---- the text of an answer --------------------------------------------------------------------
@@ -137,7 +160,7 @@ extern "C" size_t conv2d_workspace(const ConvProblem*, size_t) __attribute__((we
 extern "C" size_t conv2d_plan(const ConvProblem*) __attribute__((weak));
 extern "C" const char* conv2d_prepare(const ConvProblem*, const void*, void*, void*)
     __attribute__((weak));
-extern "C" const char* conv2d(const ConvProblem*, const void*, const void*, const void*, void*, void*,
+extern "C" const char* $entry(const ConvProblem*, const void*, const void*, ${bias_type}void*, void*,
                               size_t, void*);
 
 torch::Tensor convolve(torch::Tensor x, torch::Tensor w, torch::Tensor bias) {
@@ -159,9 +182,8 @@ torch::Tensor convolve(torch::Tensor x, torch::Tensor w, torch::Tensor bias) {
         const char* error = conv2d_prepare(&problem, w.data_ptr(), plan.data_ptr(), stream);
         TORCH_CHECK(error == nullptr, error);
     }
-    const char* error = conv2d(&problem, x.data_ptr(), plan_bytes ? plan.data_ptr() : w.data_ptr(),
-                               bias.numel() ? bias.data_ptr() : nullptr, y.data_ptr(),
-                               workspace.data_ptr(), bytes, stream);
+    const char* error = $entry(&problem, x.data_ptr(), plan_bytes ? plan.data_ptr() : w.data_ptr(),
+                               ${bias_value}y.data_ptr(), workspace.data_ptr(), bytes, stream);
     TORCH_CHECK(error == nullptr, error);
     return y;
 }
@@ -208,11 +230,13 @@ def answer(number: str, convolutions: Sequence[Convolution]) -> str:
         arch=f'"-gencode=arch=compute_{arch[3:]},code={arch}"',
         parts="".join(_part(i, number, each) for i, each in enumerate(convolutions)),
         parameters="\n".join(_parameters(i, each) for i, each in enumerate(convolutions)),
-        calls="\n".join(
-            f"        x = module_{i}.convolve(x, self.w_{i}, self.bias_{i})"
-            for i in range(len(convolutions))
-        ),
+        calls="\n".join(_call(i, each) for i, each in enumerate(convolutions)),
     )
+
+
+def _call(i: int, convolution: Convolution) -> str:
+    x, after = ("x.unsqueeze(2)", ".squeeze(2)") if convolution.is_one_dimensional else ("x", "")
+    return f"        x = module_{i}.convolve({x}, self.w_{i}, self.bias_{i}){after}"
 
 
 def _part(i: int, number: str, convolution: Convolution) -> str:
@@ -224,15 +248,21 @@ def _part(i: int, number: str, convolution: Convolution) -> str:
     cuda = re.sub(r"\bpass a copy", "use a copy", cuda)
     if "'''" in cuda:
         raise ValueError(f"{kernel.name} has three single quotes, which end a Python string")
+    # A gradient has no bias.
+    has_bias = problem.computation.is_forward
     return _PART.substitute(
         i=i,
         cuda=cuda,
+        entry=problem.computation.entry,
+        bias_type="const void*, " if has_bias else "",
+        bias_value="bias.numel() ? bias.data_ptr() : nullptr, " if has_bias else "",
         name=f"answer_{number}_{i}_{kernel.header.precision}",
         fields=", ".join(abi.FIELDS),
         values=_listed(abi.integers(problem.variables())),
-        x_shape=_listed(problem.x_shape),
-        w_shape=_listed(problem.w_shape),
-        y_shape=_listed(problem.y_shape),
+        # A transposed convolution takes dy, and returns dx.
+        x_shape=_listed(problem.first_shape),
+        w_shape=_listed(problem.second_shape),
+        y_shape=_listed(problem.output_shape),
     )
 
 

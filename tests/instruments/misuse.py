@@ -46,6 +46,11 @@ from tests.instruments.pages import write_between
 PACKAGE = str(Path(convlab.__file__).parent)
 LONG = "x" * 5000
 TINY = "N=1,C=2,H=5,W=5,K=3,R=3,S=3"
+# Parameters that take a number or a pair of numbers.
+_NUMBERS = (
+    *("stride", "padding", "dilation", "groups"),
+    *("kernel_size", "output_padding", "filter_size"),
+)
 # The most seconds of a call; a longer one counts as a failure.
 LIMIT = 600
 
@@ -191,7 +196,7 @@ def pools(files: Path, builds: bool, draw: random.Random) -> dict[str, list[Any]
         "name_or_spec": problems(),
         "set_name": ["headline", "awkward", "headlines", "", "limits bias"],
         "name_or_path": [*kernels, "01_direct", "mine.cu", files / "mine.cu", "./mine", "empty.cu"],
-        "path": [*receipts[:60], "no.json", files, files / "mine.cu", "/proc/self/mem"],
+        "path": [*receipts, "no.json", files, files / "mine.cu", "/proc/self/mem"],
         "engine": ["sim", "cuda", "auto", "Sim", "gpu"],
         "precision": ["fp32", "tf32", "fp16", "FP32"],
         "gpu": gpus,
@@ -217,7 +222,7 @@ def pools(files: Path, builds: bool, draw: random.Random) -> dict[str, list[Any]
         "simulate": [False],
         "baselines": [[], ["torch:cpu"], ["cudnn:fp32"], ["x"], "torch:cpu"],
         **dict.fromkeys(("N", "C", "H", "W", "K", "R", "S"), [1, 2, 3, 5, 0, "3"]),
-        **dict.fromkeys(("stride", "padding", "dilation", "groups", "kernel_size"), numbers),
+        **dict.fromkeys(_NUMBERS, numbers),
         **dict.fromkeys(("in_channels", "out_channels"), [2, 3, 0, -1]),
     }
 
@@ -238,6 +243,14 @@ def functions() -> dict[str, Callable]:
     named["Problem.scaled"] = problem.scaled
     for method in ("tuned", "on", "limited", "show", "unsupported"):
         named[f"Kernel.{method}"] = getattr(kernel, method)
+    # The files compile once, and then come from the cache.
+    named["Kernel.__call__"] = kernel.__call__
+    named["Kernel.__call__ of a data gradient"] = convlab.load(
+        "18_data_gradient", engine="sim"
+    ).__call__
+    named["Kernel.__call__ of a weight gradient"] = convlab.load(
+        "19_weight_gradient", engine="sim"
+    ).__call__
     return named
 
 
@@ -357,6 +370,7 @@ def _outcome(
             if hasattr(result, "sentence"):
                 str(result)
                 result.to_dict()
+                result._repr_html_()
         return "a result", None
     except Exception as error:
         signal.alarm(0)

@@ -889,6 +889,11 @@ POINTWISE = _of(
        ("if (m + j >= work.pixels || (work.vectors && j > 0)) continue;",
         "if (work.vectors && j > 0) continue;"), at=("make_float4(y_of", "*y = y_of"), sim=FAULT,
        shipped=True),
+    _m("overlap_short", "tiles overlap, and none stores the sectors that begin in a tile's last pixels",
+       ("OVERLAP_FROM 16777216", "OVERLAP_FROM 1"),
+       ("begins >= work.step ||", "begins >= work.step - 8 ||")),
+    _m("first_part_dropped", "tiles overlap, and a plane's first part of a sector is not stored",
+       ("OVERLAP_FROM 16777216", "OVERLAP_FROM 1"), ("begins < 0 && at.tile > 0", "begins < 0")),
 )  # fmt: skip
 
 POINTWISE_TF32 = _of(
@@ -1091,7 +1096,7 @@ DATA = _of(
     _m("group_interleaved", "channel c belongs to group c % groups",
        ("c / C_group * K_group", "c % conv.groups * K_group")),
     _m("filter_pitch", "the channels of a filter are skipped: w is read as (K, R, S)",
-       ("w_c[k * C_group * RS", "w_c[k * RS")),
+       ("w_c[int64_t(k) * C_group * RS", "w_c[k * RS")),
     _m("filter_short", "the last filter is left out", ("k < K_group;", "k < K_group - 1;")),
     _m("image_dropped", "every image is computed from the first", ("int64_t(n) * conv.K", "0")),
     _m("sum_not_zeroed", "sums start from what is in dx: correct only if the caller cleared it",

@@ -1,20 +1,25 @@
 """Check kernels again and again: is the report the same each time?
 
-    python -m tests.instruments.same_reports [--runs 30] [--load 6] [--only NAME] [--write PAGE]
+    python -m tests.instruments.same_reports [--runs 30] [--load 6] [--only NAME] [--rows FILE] [--write PAGE]
 
 Checks each of 20 kernels on three problems, alone and next to processes that keep the cores busy: rungs, planted
 races, and correct kernels that store an output twice, use atomics or wait for other blocks. Prints how many different
 reports there are. A report is its whole text without times: the verdict, the findings, and their source lines.
+
+With --rows, each result is added to a JSON file, and a kernel that is in it does not run again. So the work can be
+done in parts, with the same --runs and --load.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import convlab
 from convlab.core.errors import LaunchError
@@ -119,33 +124,55 @@ def main() -> int:
     parser.add_argument("--load", type=int, default=6, help="busy processes (default: 6)")
     parser.add_argument("--only", default="", help="run only kernels with this text in their names")
     parser.add_argument("--write", type=Path, help="a page with <!-- reports: begin -->")
+    parser.add_argument("--rows", type=Path, help="a JSON file of results, to work in parts")
     given = parser.parse_args()
     if given.write:
         # A page without markers fails now, not after the work.
         pages.between(given.write, "reports")
-    rows = [
+    setting = {"runs": given.runs, "load": given.load}
+    done = {"setting": setting, "rows": {}}
+    if given.rows and given.rows.exists():
+        done = json.loads(given.rows.read_text())
+        if done["setting"] != setting:
+            raise SystemExit(f"{given.rows} has results of {done['setting']}, not of {setting}")
+    for name, build in kernels().items():
+        if given.only in name and name not in done["rows"]:
+            done["rows"][name] = measured(build(), given.runs, given.load)
+            print(name, done["rows"][name], flush=True)
+            if given.rows:
+                given.rows.write_text(json.dumps(done))
+    text = table(done["rows"], given.runs, given.load)
+    print(text)
+    if given.write:
+        pages.write_between(given.write, "reports", text)
+    return 0 if all(row["same"] for row in done["rows"].values()) else 1
+
+
+def measured(kernel: convlab.Kernel, runs: int, load: int) -> dict[str, Any]:
+    """Return the verdict of a kernel, and the numbers of different reports, alone and under load."""
+    alone, first = distinct(kernel, runs, 0)
+    loaded, second = distinct(kernel, runs, load)
+    return {
+        "verdict": "incorrect" if "incorrect" in first else "correct",
+        "alone": alone,
+        "loaded": loaded,
+        "same": alone == loaded == 1 and first == second,
+    }
+
+
+def table(rows: dict[str, dict[str, Any]], runs: int, load: int) -> str:
+    """Return the table of all kernels."""
+    lines = [
         "| kernel | verdict | different reports, alone | under load |",
         "|---|---|---:|---:|",
-    ]
-    steady = True
-    for name, build in kernels().items():
-        if given.only not in name:
-            continue
-        kernel = build()
-        alone, first = distinct(kernel, given.runs, 0)
-        loaded, second = distinct(kernel, given.runs, given.load)
-        steady &= alone == loaded == 1 and first == second
-        verdict = "incorrect" if "incorrect" in first else "correct"
-        rows.append(f"| `{name}` | {verdict} | {alone} | {loaded} |")
-        print(rows[-1], flush=True)
-    rows += [
+        *(
+            f"| `{name}` | {row['verdict']} | {row['alone']} | {row['loaded']} |"
+            for name, row in rows.items()
+        ),
         "",
-        f"{given.runs} runs of each alone, and {given.runs} next to {given.load} busy processes.",
+        f"{runs} runs of each alone, and {runs} next to {load} busy processes.",
     ]
-    print("\n".join(rows))
-    if given.write:
-        pages.write_between(given.write, "reports", "\n".join(rows))
-    return 0 if steady else 1
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -58,17 +58,17 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """The network of the paper, with 1,000 classes."""
+    """The network of the paper, with 1,000 classes; `width` is the first stage's channels."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.stem = _convolution(3, 64, 7, 2)
+        self.stem = _convolution(3, width, 7, 2)
         blocks = []
-        for c_in, c_out in itertools.pairwise((64, 64, 128, 256, 512)):
+        for c_in, c_out in itertools.pairwise((width, width, 2 * width, 4 * width, 8 * width)):
             blocks.append(Block(c_in, c_out, 1 if c_in == c_out else 2))
             blocks.append(Block(c_out, c_out, 1))
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(512, 1000)
+        self.head = nn.Linear(8 * width, 1000)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.max_pool2d(F.relu(self.stem(x)), 3, stride=2, padding=1)

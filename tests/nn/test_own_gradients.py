@@ -71,6 +71,35 @@ def test_a_gradient_that_is_differentiated_is_torchs(asked):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-2)
 
 
+def test_a_gradient_is_computed_by_what_best_takes(monkeypatch):
+    problem = convlab.problem("wide").computing("weight gradient")
+    rung = convlab.load("19b_weight_gradient_gemm", engine="sim")
+    library = convlab.best("N1 C1 H3 W3 K1 R3 S3", gpu="H200")
+    monkeypatch.setattr(gradients.toolchain, "cuda", lambda: "there")
+    for chosen, expected in ((rung, rung), (library, None)):
+        monkeypatch.setattr("convlab.nn.choice.best", lambda *_, chosen=chosen, **__: chosen)
+        gradients._auto.cache_clear()
+        assert gradients.gradient_kernel(problem, "tf32") is expected
+    gradients._auto.cache_clear()
+
+
+def test_choices_list_the_gradients_of_each_layer():
+    model = torch.nn.Sequential(torch.nn.Conv2d(64, 128, 3), torch.nn.Conv2d(128, 4, 1))
+    found = convlab.nn.choices(
+        model, torch.empty(8, 64, 256, 256), kernel="auto:tf32", gpu="H200", gradients=True
+    )
+    assert [problem.computes for _, problem, _ in found] == [
+        "forward",
+        "data gradient",
+        "weight gradient",
+    ] * 2
+    names = [taken.name for *_, taken in found]
+    assert names[1:3] == ["20_data_gradient_wgmma", "21_weight_gradient_wgmma"]
+    assert "weight_gradient" in str(found) and "21_weight_gradient_wgmma: its header" in str(found)
+    with pytest.raises(convlab.errors.ProblemError, match="gradients must be True or False"):
+        convlab.nn.choices(model, torch.empty(1, 64, 8, 8), gradients="yes")
+
+
 @pytest.mark.gpu
 def test_gradients_on_a_gpu_are_within_the_class():
     generator = torch.Generator("cuda").manual_seed(1)

@@ -1,6 +1,7 @@
 """`compare` without a GPU shows predicted times, if a room provides them."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,10 @@ from convlab.core import forecast, rooms
 from convlab.core.errors import LaunchError, ProblemError
 from convlab.core.forecast import Forecast
 from convlab.core.machine import toolchain
+from convlab.core.machine.gpus import GPUS
+from convlab.profile import forecast as forecasts
+from convlab.profile import sampling, time_model
+from tests.suites import needs_tools
 
 SMALL = "N=1,C=2,H=10,W=10,K=4,R=3,S=3"
 PAIR = ["01_direct", "03_smem_tile"]
@@ -28,7 +33,11 @@ def answers(monkeypatch, answer) -> list[tuple]:
     monkeypatch.setattr(
         rooms,
         "provided",
-        lambda kind, name: time if kind == "forecast" else provided(kind, name),
+        lambda kind, name: (
+            {"time": time, "prepare": lambda *_: None}[name]
+            if kind == "forecast"
+            else provided(kind, name)
+        ),
     )
     return asked
 
@@ -77,10 +86,10 @@ def test_a_gpu_that_cannot_be_predicted_for_is_an_error(monkeypatch) -> None:
     with pytest.raises(ProblemError, match="GPU"):
         convlab.compare("01_direct", SMALL, engine="sim", gpu="H300")
     monkeypatch.setattr(toolchain, "cuda", lambda: None)
-    with pytest.raises(ProblemError, match="there is no nvcc"):
+    with pytest.raises(ProblemError, match="no nvcc.*pip install -r requirements.txt"):
         convlab.compare("01_direct", SMALL, engine="sim", gpu="H100")
     monkeypatch.setattr(rooms, "names", lambda kind: [])
-    with pytest.raises(ProblemError, match="needs the room `profile`"):
+    with pytest.raises(ProblemError, match="the room `profile` predicts them"):
         convlab.compare("01_direct", SMALL, engine="sim", gpu="H100")
 
 
@@ -91,14 +100,18 @@ def test_a_gpu_that_cannot_be_predicted_for_is_an_error(monkeypatch) -> None:
         (Forecast(1.0), "B is predicted faster: A 2 ms, B 1 ms on L4 at full size"),
         (Forecast(4.0), "B is predicted slower: "),
         (Forecast(1.5), "too close to predict: "),
-        (Forecast(1.0, "mma.sync"), "in doubt: A 2 ms, B 1 ms on L4 at full size (mma.sync)"),
-        ("no machine code", ""),
+        (Forecast(1.5, error=1.2), "B is predicted faster: "),
+        (Forecast(1.5, "not validated", error=1.2), "too close to predict: "),
+        (
+            Forecast(1.0, "mma.sync"),
+            "B is predicted faster: A 2 ms, B 1 ms on L4 at full size; mma",
+        ),
     ],
-    ids=["faster", "slower", "close", "in doubt", "unknown"],
+    ids=["faster", "slower", "close", "small error", "small error in doubt", "in doubt"],
 )
 def test_a_difference_within_the_models_error_is_not_predicted(b, says: str) -> None:
-    sentence = forecast.comparison(Forecast(2.0), b, "L4")
-    assert sentence.startswith(says) and bool(sentence) == bool(says)
+    sentence = forecast.comparison(Forecast(2.0, error=1.1 if b.error else None), b, "L4")
+    assert sentence.startswith(says)
 
 
 def test_ab_and_sweep_go_by_predicted_times(monkeypatch) -> None:
@@ -112,3 +125,59 @@ def test_ab_and_sweep_go_by_predicted_times(monkeypatch) -> None:
     assert "by predicted time: 03_smem_tile@TILE=8" in swept.sentence
     pair = convlab.ab(*reversed(times), SMALL, engine="sim", gpu="A100")
     assert "B is predicted faster: A 4 ms, B 1 ms on A100" in pair.sentence
+    assert (pair.verdict, pair.ratio) == ("predicted faster", 0.25)
+    assert pair.verdicts["counters"].endswith("bytes") and "predicted ms, A100" in str(pair)
+
+
+@needs_tools
+def test_a_forecast_is_kept_in_the_cache(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv(toolchain.CACHE, str(tmp_path))
+    kernel = convlab.load("01_direct", engine="sim")
+    problem = convlab.problem(SMALL)
+    gpu = GPUS["H100"]
+    first = forecasts.forecast(kernel, problem, gpu)
+    monkeypatch.setattr(sampling, "count", pytest.fail)
+    assert forecasts.forecast(kernel, problem, gpu) == first
+    assert first.group == "fp32 units" and 1 < first.error < 2
+
+
+@pytest.mark.pure
+def test_a_library_that_is_called_often_takes_the_time_of_its_calls() -> None:
+    terms = {"fp32": 1e-6, "DRAM": 1e-6}
+    one = time_model.Part("cuBLAS", terms, 1e-6, calls=1)
+    many = time_model.Part("cuBLAS", terms, 1e-6, calls=128)
+    assert many.seconds == pytest.approx(128 * time_model.LIBRARY_CALL_SECONDS)
+    assert one.seconds == pytest.approx(time_model.LIBRARY_CALL_SECONDS)
+
+
+@pytest.mark.pure
+def test_what_a_block_does_once_is_not_multiplied_with_the_pixels() -> None:
+    """Two blocks: 10 accesses each before the pixels, and one for each pixel."""
+
+    def counts(pixels: int) -> SimpleNamespace:
+        line = {"file": "k.cu", "line": 1, "space": "global", "kind": "load", "array": "x"}
+        numbers = dict.fromkeys(sampling._NUMBERS, 2 * 10 + pixels)
+        return SimpleNamespace(
+            lines=[line | numbers],
+            counters={"global_load_requests": 2 * 10 + pixels},
+            executed={"k.cu": {1: 2 * 10 + pixels}},
+            sampling=None,
+            findings=(),
+            flops=None,
+        )
+
+    # 20 blocks and 3,000 pixels; the smaller problems have 100 and 200.
+    factors = (10, (3000 - 10 * 100) / 100)
+    found = sampling.Multiplied.extrapolated(counts(100), counts(200), [], None, factors)
+    assert found.lines[0]["requests"] == found.executed["k.cu"][1] == 20 * 10 + 3000
+    assert found.counters["global_load_requests"] == 20 * 10 + 3000
+
+
+@needs_tools
+def test_a_data_gradients_rows_are_those_of_dx() -> None:
+    """With a filter of 5 x 9, a problem of few rows has twice as many rows of dx as of dy."""
+    problem = convlab.problem("rect").computing("data gradient")
+    kernel = convlab.load("20_data_gradient_wgmma", engine="sim")
+    counts = sampling.count(kernel, problem, 5_000_000)
+    assert counts.smaller.H > 1.5 * counts.smaller.P
+    assert problem.flops < counts.counters["tensor_flops"] < 2.1 * problem.flops

@@ -37,9 +37,9 @@ from convlab.profile import (
     sass,
     time_model,
 )
+from convlab.profile import forecast as forecasts
 from convlab.profile.annotated_source import Listing
 from convlab.profile.block_order import infer_order
-from convlab.profile.forecast import prediction_of
 from convlab.profile.inspection import Inspection
 from convlab.profile.l2_reuse import BlockSequence
 from convlab.profile.launched_functions import launched_functions
@@ -738,8 +738,9 @@ def test_a_pipeline_of_persistent_blocks_is_counted_on_a_smaller_problem_and_pre
     # Each product once, and those of the tile's padding.
     assert problem.flops < counts.counters["tensor_flops"] < 1.1 * problem.flops
     assert math.prod(counts.launches[-1]["grid"]) == 132
-    predicted, doubt = prediction_of(kernel, problem, find_gpu("H200"))
-    assert predicted.parts[-1].pipelined and not doubt
+    gpu = find_gpu("H200")
+    predicted = forecasts.predicted(kernel, problem, gpu, forecasts.counted(kernel, problem, gpu))
+    assert predicted.parts[-1].pipelined and predicted.group == "wgmma"
     assert 1 / 1.6 < predicted.ms / measured < 1.6
 
 

@@ -261,6 +261,40 @@ def test_accesses_before_a_loop_run_as_often_as_there_are_warps_and_those_in_it_
     assert times[0] == 10 and times[16] == 90
 
 
+def test_code_behind_a_branch_does_not_run_if_none_of_its_stores_was_seen() -> None:
+    """Stores of 16 bytes (line 2) and of 4 (line 6) exclude each other, and only the first were seen."""
+    f = function(
+        ("STG.E.128", "desc[UR0][R2.64], R4", None, 2),
+        ("BRA", "`(.L_5)", 16 * 5, 3),
+        ("IADD3", "R6, R6, 0x1, RZ", None, 4),
+        ("STG.E", "desc[UR0][R2.64], R4", None, 6),
+        ("IADD3", "R6, R6, 0x1, RZ", None, 6),
+        ("EXIT", "", None, 7),
+    )
+    f.instructions[1] = dataclasses.replace(f.instructions[1], guard="@P1")
+    # The store of line 6 has a guard, and the block around it has lines that do run.
+    f.instructions[3] = dataclasses.replace(f.instructions[3], guard="@!P3")
+    times = instruction_counts(f, [row(2, "global", "store", 50, 16)], {}, warps=50)
+    assert [times[16 * n] for n in range(6)] == [50, 50, 0, 0, 0, 50]
+    both = [row(2, "global", "store", 50, 16), row(6, "global", "store", 25, 4)]
+    assert instruction_counts(f, both, {}, warps=50)[16 * 2] == 25
+
+
+def test_copies_of_a_block_run_at_most_as_often_as_threads_execute_their_line() -> None:
+    """Line 2 is in two blocks, and 8 threads of all warps execute it."""
+    f = function(
+        ("BRA", "`(.L_2)", 16 * 2, 1),
+        ("IADD3", "R6, R6, 0x1, RZ", None, 2),
+        ("BRA", "`(.L_4)", 16 * 4, 1),
+        ("IADD3", "R6, R6, 0x1, RZ", None, 2),
+        ("EXIT", "", None, 1),
+    )
+    for n in (0, 2):
+        f.instructions[n] = dataclasses.replace(f.instructions[n], guard="@P1")
+    times = instruction_counts(f, [], {"": {1: 32 * 50, 2: 8}}, warps=50)
+    assert [times[16 * n] for n in range(5)] == [50, 4, 50, 4, 50]
+
+
 def test_a_statement_on_two_lines_has_the_accesses_of_its_own_lines() -> None:
     f = function(("LDS", "R1, [R2]", None, 11), ("LDS", "R3, [R2]", None, 13))
     for line, address in ((10, 0), (12, 16)):

@@ -25,7 +25,7 @@ STEM = [
 STEMS = ("14_stem_tf32", "14b_stem_3xtf32")
 # several chunks, more than fit; images of an odd size, read with a stride
 ONE = ["N2 C200 H6 W10 K70 R1 S1 bias", "N3 C40 H13 W15 K66 R1 S1 s2x1 p1x2 g2 bias"]
-PARTS, _ = POINTWISE = ("09_pointwise_3xtf32", "09b_pointwise_tf32")
+PARTS, ROUNDED = POINTWISE = ("09_pointwise_3xtf32", "09b_pointwise_tf32")
 
 CASES = (
     {
@@ -69,6 +69,14 @@ CASES = (
         # more than 264 tiles of 128 pixels x 64 channels, which is what an H200 holds at a time: of one
         # slice, whose filter stays; and of other slices
         f"{PARTS}@DEPTH=8": ["N1 C9 H184 W184 K5 R1 S1 bias", "N2 C67 H14 W14 K67 R1 S1 g67"],
+        # tiles that overlap, since planes are no multiple of 32 bytes: in several images, a group's last
+        # channels, and the last tile's sectors; with a stride
+        f"{PARTS}@OVERLAP_FROM=1": [
+            "N3 C9 H14 W14 K70 R1 S1 bias",
+            "N5 C6 H6 W22 K10 R1 S1 g2",
+            "N2 C8 H11 W43 K7 R1 S1 s2",
+        ],
+        f"{ROUNDED}@OVERLAP_FROM=1,WARPS=8": ["N2 C40 H22 W22 K64 R1 S1"],
     }
     | dict.fromkeys(STEMS, STEM)
     | dict.fromkeys(POINTWISE, ONE)

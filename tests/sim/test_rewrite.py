@@ -308,6 +308,10 @@ STRUCT = "struct T { int a; }; T f(int i) { return {i}; } float g() { return 1; 
         ("if (i) s[i].t = f(2);", True),
         ("for (;;) s[f(1).a] = f(2);", True),
         ("T& r = s[0]; r = f(1);", True),
+        ("\n#if 1\ns[i] = f(2);\n#endif\n", True),
+        ("reinterpret_cast<T*>(p)[i] = f(2);", True),
+        ("*(T*)p = f(2);", True),
+        ("auto make = [&](int k) -> T { return {k}; }; s[i] = make(2);", True),
         ("T t = f(2);", False),
         ("T t; t = f(2);", False),
         ("s[i] = g();", False),
@@ -329,7 +333,38 @@ def test_a_struct_that_a_call_returns_is_stored_by_an_assignment(
         assert result == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "void h() { __shared__ T s_one; s_one = f(2); }",
+        "__device__ T d_one;\nvoid h() { d_one = f(2); }",
+        "void h(T& out) { out = f(2); }",
+    ],
+    ids=["shared", "device", "parameter"],
+)
+def test_a_reference_without_an_index_is_stored_by_an_assignment(text: str) -> None:
+    assert "sim_value" in rewrite(STRUCT + text)
+
+
 def test_operators_and_functions_of_headers_return_structs_too() -> None:
     text = "T operator+(T a, T b) { return a; }\nvoid h() { s[i] = s[i] + t; n[i] = n[i]; }"
     assert rewrite(text).count("sim_value") == 2
     assert "sim_value" in rewrite("void h() { s[i] = f(1); }", functions={"f"})
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("k<float, 8>", True),
+        ("k<float>", False),
+        ("k", False),
+        ("other<1>", False),
+        ("s::k<T, f(1, 2)>", True),
+    ],
+)
+def test_a_launch_names_its_type_only_where_arguments_decide_it(name, whole):
+    # g++ 12 crashes if a constant of the calling function is in that type, within two lambdas.
+    source = "template <typename T, int B>\n__global__ void k(T* x) { x[0] = B; }\n"
+    text = rewrite(f"{source}void f(float* x) {{ {name}<<<1, 1>>>(x); }}")
+    assert ("-> decltype" in text) is not whole

@@ -156,6 +156,17 @@ def test_the_default_problems_include_a_size_that_breaks_it(
     assert not check(kernel, [f"limits.{name}"], progress=False).ok
 
 
+# The last tap inside the image as a quotient, which C++ rounds to 0 if it is negative.
+LAST_TAP = """ok = ih >= 0 && kh <= (d.H - 1 - ih + kh * d.dilation_h) / d.dilation_h && iw >= 0 && iw < d.W;
+if (ok) sum += in[AT] * filt[wi];"""
+
+
+def test_a_negative_quotient_is_found_by_a_window_below_the_image() -> None:
+    kernel = stranger("negative_quotient", product=LAST_TAP)
+    assert check(kernel, ["awkward.everything", "awkward.padding_past_filter"], progress=False).ok
+    assert not check(kernel, ["awkward.padding_past_dilated"], progress=False).ok
+
+
 @pytest.mark.parametrize("rung", ["06", "08b", "12", "16"])
 def test_each_pair_of_options_that_a_rung_supports_is_tried(rung: str) -> None:
     """In a fixed problem, as `tests/rungs/test_mutants.py` uses them, and in a generated one."""
@@ -236,6 +247,32 @@ def test_an_int_offset_of_a_filter_an_image_or_parts_is_found(
     (large,) = [p for p in sparse.sparse_problems(direct(path=path)) if p.K == filters]
     assert _on(direct(path=path), large) != checking.INCORRECT
     assert _on(direct(old, new, path), large) == checking.INCORRECT
+
+
+@pytest.mark.parametrize(
+    "path, old, new, at",
+    [
+        (
+            "18",
+            "const int64_t i = int64_t(blockIdx.x) * kThreads",
+            "const int i = blockIdx.x * kThreads",
+            1,
+        ),
+        ("18", "(int64_t(n) * conv.K + first_k) * PQ", "int((n * conv.K + first_k) * PQ)", 3),
+        ("18", "w_c[int64_t(k) * C_group * RS", "w_c[int(k * C_group * RS)", -1),
+        ("19", "(n * conv.C + channel) * HW", "int((n * conv.C + channel) * HW)", 1),
+        ("19", "(n * conv.K + k) * PQ", "int((n * conv.K + k) * PQ)", 2),
+        ("19", "(n * conv.K + k) * PQ", "int((n * conv.K + k) * PQ)", 3),
+    ],
+    ids=["index of dx", "image of dy", "filter", "x", "dy", "group of dy"],
+)
+def test_an_int_offset_of_a_gradient_is_found(path: str, old: str, new: str, at: int) -> None:
+    name = convlab.load(path, engine="sim").name
+    large = sparse.sparse_problems(direct(path=name))[at]
+    shapes = (large.first_shape, large.second_shape, large.output_shape)
+    assert max(map(math.prod, shapes)) > 1 << 31
+    assert _on(direct(path=name), large) == "correct"
+    assert _on(direct(old, new, name), large) == checking.INCORRECT
 
 
 def _on(kernel: convlab.Kernel, large: Problem) -> str:

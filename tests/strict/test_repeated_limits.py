@@ -60,14 +60,17 @@ def test_each_repeats_a_problem_of_the_default_check() -> None:
         ("if (conv.C % 8) {}", "octets"),
         ("int C_group = conv.C; if (C_group % 4 == 0) {}", "octets"),
         ("if (conv.K & 7) {}", "octets"),
+        ("if (conv.groups > 1) {}", "4099"),
     ],
 )
 def test_a_condition_on_the_filter_or_the_channels_keeps_them(code: str, run: str) -> None:
     everything = {name.removeprefix("limits.") for name in _REPEATED}
     kept = {name for name in everything if name.partition("_")[2] in run.split()}
-    if run:
+    if run not in ("", "4099"):
         # It has another filter than the problem that it repeats, and other channels.
         kept.add("width_octets")
+    if run == "octets":
+        kept.add("depthwise_4099")
     assert left_out(uncompiled(code)) == everything - kept
 
 

@@ -34,6 +34,7 @@ _MACHINE = re.compile(
     r"|(?:error|fatal|fork|vfork|posix_spawn|cannot execute)\b.*(?:No space left on device"
     r"|Too many open files|Cannot allocate memory|Resource temporarily unavailable"
     r"|File too large|Disk quota exceeded|Read-only file system)|File size limit exceeded"
+    r"|internal compiler error: [^\n]*"
 )
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 

@@ -16,7 +16,7 @@ class Evidence:
     ----------
     problem : the problem.
     precision : the class that the kernel declares.
-    where : the outputs' (n, k, p, q), shape (M, 4).
+    where : the outputs' (n, k, p, q), shape (M, 4); of dx (n, c, h, w), of dw (k, c, r, s).
     got : the outputs, float64, shape (M,).
     expected : the correct outputs, float64, shape (M,).
     wrong : which outputs are incorrect; those that were never written are.
@@ -26,7 +26,8 @@ class Evidence:
     whole : whether these are all outputs, in memory order.
     expected_at : returns the correct outputs at other positions (L, 4).
     bias : the bias, shape (K,); or None.
-    x, w : the inputs, float64, in torch's order of dimensions; None if they are too large.
+    x, w : the inputs, float64, in torch's order of dimensions; None if they are too large. Of a data
+        gradient they are dy and w; of a weight gradient x and dy.
     x_order, w_order : the dimensions of x and w in their order in memory.
     usual : whether the inputs are ordinary numbers: not inf, NaN, huge, tiny or all 0.
     """

@@ -34,6 +34,7 @@ _SLOW_SECONDS = 5.0
 _SIM_MACS_PER_SECOND = 2e7
 # The stream sleeps for this many GPU clock cycles before a launch: about 1 ms.
 _SLEEP_CYCLES = 2_000_000
+_UNCOUNTED = Setting(counted=False)
 # Between two problems torch may keep at most this much GPU memory.
 _KEPT_BYTES = 1 << 30
 
@@ -179,11 +180,12 @@ def _run_and_compare(
 
 
 def _wrong_outputs(compared: OutputComparison, setting: Setting, precision: str) -> list[Finding]:
-    """Return the errors of single outputs, and of y as a whole."""
+    """Return the errors of single outputs, and of the whole output."""
     failures = setting.explain(compared) + compared.failures()
     if not compared.error <= compared.bound:
+        name = compared.problem.computation.output
         text = (
-            f"the relative error of y is {compared.error:.2g}; {precision} allows "
+            f"the relative error of {name} is {compared.error:.2g}; {precision} allows "
             f"{compared.bound:.2g} on this problem"
         )
         kind = "wrong result" if compared.wrong else "too imprecise"
@@ -309,6 +311,7 @@ def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem]
         torch.cuda._sleep(_SLEEP_CYCLES)
     poisoned = output.poison(launch)
     launch.most_watched = setting.most_watched
+    launch.counted = setting.counted
     setting.run(launch, earlier)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
@@ -317,11 +320,7 @@ def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem]
 
 def _run_uncounted(launch: Launch) -> bool:
     """Run a launch again, as `_run` does; the simulator only looks for errors."""
-    launch.counted = False
-    try:
-        return _run(launch)
-    finally:
-        launch.counted = True
+    return _run(launch, _UNCOUNTED)
 
 
 def simulated_seconds(problem: Problem) -> float:

@@ -328,8 +328,7 @@ class OutputComparison:
     def patterns(self, precision: str) -> list[str]:
         """Return lines on what the incorrect outputs have in common, or those of a sample."""
         describe = rooms.provided("patterns", "of_outputs")
-        # The patterns compare with sums of a forward convolution.
-        if describe is None or not self.y.numel() or not self.problem.computation.is_forward:
+        if describe is None or not self.y.numel():
             return []
         return describe(self._evidence(precision))
 

@@ -52,6 +52,8 @@ class Setting:
     keeps_filter : whether w must keep its values after `conv2d_prepare`.
     most_watched : in a launch with more accesses than this, the simulator watches a part of the
         blocks for races and uninitialised reads; 0 means all of them. Bounds are always watched.
+    counted : whether the simulator counts the first run; without counts it is faster, and finds the
+        same errors.
     gpu : the GPU that the simulator is; None means its default.
     advice : a note for a failing report: what the header may declare.
     """
@@ -66,6 +68,7 @@ class Setting:
     fits_any: bool = False
     keeps_filter: bool = False
     most_watched: int = 0
+    counted: bool = True
     gpu: Gpu | None = None
     advice: str = ""
 

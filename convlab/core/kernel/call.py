@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from .. import rooms
-from ..arguments import shown
+from ..arguments import flag, shown
 from ..errors import ProblemError
 from ..problem.computation import FORWARD
 from ..problem.format import FLOAT32
@@ -98,7 +98,7 @@ class CallableRunnable(Runnable):
         """
         require(self, x, w, bias)
         if self.computes not in (None, FORWARD.name):
-            if bias is not None or relu:
+            if bias is not None or flag(relu, "relu"):
                 raise ProblemError(
                     f"{self.name} computes a gradient, which has no bias and no ReLU"
                 )
@@ -106,7 +106,8 @@ class CallableRunnable(Runnable):
                 stride, padding, dilation, groups, output_padding, filter_size
             )
             return self._gradient(x, w, gradient)
-        if output_padding != 0 or filter_size is not None:
+        is_padded = pair(output_padding, "output_padding") != (0, 0)
+        if is_padded or filter_size is not None:
             raise ProblemError(
                 "output_padding and filter_size are for kernels that compute a gradient; "
                 f"{self.name} computes the forward convolution"

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..builds.cache import Build
 from ..builds.source import Source
+from ..cost import CostKind
 from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..machine.gpus import Gpu
 from ..problem.computation import FORWARD
@@ -157,6 +158,8 @@ class Runnable:
     time_limit: float = 20.0
     # Whether checks, and first calls, run in the worker process.
     isolate: bool = True
+    # Whether it brings a task of its own: `own_report`, `own_inspection` and `own_cost` are not None.
+    has_own_task: bool = False
     # The engine; None for a library's convolution or a callable, which run without one.
     runs_on: Engine | None = None
 
@@ -212,6 +215,18 @@ class Runnable:
     def own_report(self) -> Any:
         """Return the report of a check that only this runnable has, or None: the default check runs."""
         return None
+
+    def own_inspection(self, gpu: Gpu) -> Any:
+        """Return the inspection of what only this runnable has, its own task; or None."""
+        return None
+
+    def own_cost(self) -> tuple[CostKind, float] | None:
+        """Return the cost of this runnable's own task; None if it has no task but a problem."""
+        return None
+
+    def tuned(self, tunables: Mapping[str, int]) -> Runnable:
+        """Return this runnable with other values of tunables. Raises ProblemError if it has none."""
+        raise ProblemError(f"{self.name} has no tunables: sweep takes a kernel")
 
     def simulated(self, time_limit: float) -> Runnable | None:
         """Return this runnable for an engine that counts and checks; None if there is none.

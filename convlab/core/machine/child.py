@@ -118,6 +118,12 @@ class Child:
             self.stop()
             raise
 
+    def start(self) -> None:
+        """Start the process if there is none, so that it is there when it is first asked."""
+        with self.lock:
+            if self._process is None:
+                self._start()
+
     def _start(self) -> None:
         self._connection, theirs = Pipe()
         process = _started(self._options, theirs, "serve", *self._script, bufsize=0)

@@ -41,6 +41,11 @@ class Computation:
         return self is FORWARD
 
     @property
+    def letters(self) -> str:
+        """The letters of the output's dimensions, such as "nkpq"."""
+        return "".join(filter(str.isalpha, self.symbol))
+
+    @property
     def names(self) -> dict[str, str]:
         """The name of each tensor, by its place: x, w and y are the places of a convolution."""
         return {"x": self.inputs[0], "w": self.inputs[1], "bias": "bias", "y": self.output}

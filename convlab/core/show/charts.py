@@ -132,7 +132,7 @@ def _labels(rows: pd.DataFrame) -> list[str]:
 
 def _draw_errors(axes: Axes, rows: pd.DataFrame) -> None:
     """Draw each kernel's relative error and the bound of its class."""
-    axes.set_xlabel("relative error of y against float64")
+    axes.set_xlabel("relative error against float64")
     values = [v for v in (*rows["error"], *rows["bound"]) if math.isfinite(v) and v > 0]
     low = 10 ** math.floor(math.log10(min(values, default=1e-8)) - 0.5)
     high = 10 ** math.ceil(math.log10(max(values, default=1e-2)) + 0.7)

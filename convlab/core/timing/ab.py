@@ -57,7 +57,8 @@ def ab(
 
     Without a GPU the simulator counts the memory traffic of both. Counts are exact, but they say
     nothing about speed. If the problem is too large for the simulator, the times of both are also
-    predicted, for the whole problem. B is predicted faster only beyond the model's known error.
+    predicted, for the whole problem, and the verdict is about them: B is "predicted faster" or
+    "predicted slower" only beyond the model's known error, and else "too close to predict".
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ def ab(
     Examples
     --------
     >>> result = convlab.ab("01_direct", "03_smem_tile", "wide")
-    >>> result.ok, result.verdict in ("faster", "fewer bytes")
+    >>> result.ok, result.verdict in ("faster", "predicted faster")
     (True, True)
 
     Edit a kernel, then compare it with its old version:
@@ -157,10 +158,9 @@ def ab(
         notes = [scaled] if scaled else []
         result = _compare(sides, smaller, settings, notes)
         if predicts and result.ok and (scaled or gpu is not None):
-            times = [forecast.forecast(kernel, one, predicts_for) for kernel in sides]
-            text = forecast.comparison(*times, predicts_for.name)
-            reasons = [f"no predicted time: {each}" for each in times if isinstance(each, str)]
-            result = replace(result, predicted=text, notes=(*reasons, *result.notes))
+            result = _with_predictions(result, sides, one, predicts_for)
+        elif counted and (cause := forecast.missing()):
+            result = replace(result, notes=(cause, *result.notes))
         results.append(result)
     return ABs(tuple(results)) if is_set else results[0]
 
@@ -173,6 +173,16 @@ class _Settings:
     modes: Sequence[str]
     rounds: RoundOptions
     careful: bool
+
+
+def _with_predictions(result: AB, sides: Sequence[Runnable], whole: Problem, gpu: Gpu) -> AB:
+    """Return a result with the predicted times of both on the whole problem, or why they lack."""
+    times = [forecast.forecast(kernel, whole, gpu) for kernel in sides]
+    reasons = [f"no predicted time: {each}" for each in times if isinstance(each, str)]
+    if reasons:
+        return replace(result, notes=(*reasons, *result.notes))
+    text = forecast.comparison(*times, gpu.name)
+    return replace(result, predicted=text, predictions=tuple(times), forecast_for=gpu.name)
 
 
 def _compare(

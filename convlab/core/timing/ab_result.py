@@ -8,12 +8,15 @@ from typing import Any
 
 import pandas as pd
 
+from .. import forecast
 from ..correctness.report import Report, traffic_bytes
 from ..cost import saved_cost
+from ..forecast import Forecast
 from ..problem.problem import Problem
 from ..show import charts
 from ..show.plot import Chart
 from ..show.result import BAD, GOOD, Result, Several
+from ..show.table import short
 from .ab_timing import Paired
 
 _COUNTERS = (
@@ -55,6 +58,8 @@ class AB(Result):
     notes : lines of text: the device, the clock, the scaling, what could not be done.
     predicted : on the simulator, a sentence about the predicted times of both at full size; empty if
         they were not predicted.
+    predictions : the predicted times of A and B, each with `ms`; empty if they were not predicted.
+    forecast_for : the name of the GPU that they are predicted for.
     made : date, machine, versions, sources and flags; see `save`.
 
     Examples
@@ -77,6 +82,8 @@ class AB(Result):
     notes: tuple[str, ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     predicted: str = ""
+    predictions: tuple[Forecast, ...] = ()
+    forecast_for: str = ""
 
     @property
     def ok(self) -> bool:
@@ -92,20 +99,27 @@ class AB(Result):
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """The verdict of each mode ("counters" on the simulator); empty if one is incorrect."""
+        """The verdict of each mode; empty if one is incorrect.
+
+        On the simulator: "predicted", if times are predicted, and "counters".
+        """
         if self.modes:
             return {mode.mode: mode.ratio.verdict(self.threshold) for mode in self.modes}
-        if math.isnan(self.ratio):
-            return {}
-        if self.ratio == 1:
-            return {"counters": "same bytes"}
-        return {"counters": "fewer bytes" if self.ratio < 1 else "more bytes"}
+        found = {}
+        if self.predictions:
+            found["predicted"] = forecast.verdict(*self.predictions)
+        traffic = self._traffic_ratio
+        if not math.isnan(traffic):
+            relation = "fewer" if traffic < 1 else "more"
+            found["counters"] = "same bytes" if traffic == 1 else f"{relation} bytes"
+        return found
 
     @property
     def verdict(self) -> str:
         """B in relation to A: "faster", "slower", "same", "undecided" or "incorrect".
 
-        It belongs to the first mode. On the simulator it is "fewer bytes", "more bytes" or "same
+        It belongs to the first mode. On the simulator it is "predicted faster", "predicted slower" or
+        "too close to predict". Without predicted times it is "fewer bytes", "more bytes" or "same
         bytes": the memory traffic, which says nothing about speed.
         """
         without = "undecided" if self.ok else "incorrect"
@@ -113,9 +127,17 @@ class AB(Result):
 
     @property
     def ratio(self) -> float:
-        """B's time over A's in the first mode; on the simulator B's traffic over A's; or NaN."""
+        """B's time over A's in the first mode, or predicted; without times B's traffic; or NaN."""
         if self.modes:
             return self.modes[0].ratio.value
+        if self.predictions:
+            a, b = self.predictions
+            return b.ms / a.ms
+        return self._traffic_ratio
+
+    @property
+    def _traffic_ratio(self) -> float:
+        """B's traffic over A's on the simulator; NaN if it was not counted."""
         a, b = map(traffic_bytes, self.counted)
         return b / a if a and b else math.nan
 
@@ -220,14 +242,14 @@ class AB(Result):
 
     def _counted(self) -> str:
         """Return how B's memory traffic compares with A's, on the simulator."""
-        if not self.verdicts:
-            return "nothing to compare, because no traffic was counted"
+        if "counters" not in self.verdicts:
+            return self.predicted or "nothing to compare, because no traffic was counted"
         traffic = {
             "fewer bytes": "B moves fewer bytes than A",
             "more bytes": "B moves more bytes than A",
             "same bytes": "B moves as many bytes as A",
         }
-        counted = f"{traffic[self.verdict]} (simulated; says nothing about speed)"
+        counted = f"{traffic[self.verdicts['counters']]} (simulated; says nothing about speed)"
         return f"{self.predicted}; {counted}" if self.predicted else counted
 
     def _timed(self) -> str:
@@ -267,6 +289,11 @@ class AB(Result):
         if not self.verdicts:
             return []
         lines = [f"  {'counter':<21} {'A':>16} {'B':>16}  B/A"]
+        if self.predictions:
+            label = f"predicted ms, {self.forecast_for}"
+            a, b = (short(each.ms) for each in self.predictions)
+            lines = [f"  {'':<21} {'A':>16} {'B':>16}  B/A"]
+            lines.append(f"  {label:<21} {a:>16} {b:>16}  x{self.ratio:.4g}")
         for row in self.frame.itertuples():
             ratio = f"x{row.ratio:.4g}" if math.isfinite(row.ratio) else "-"
             lines.append(f"  {row.counter:<21} {row.a:>16,} {row.b:>16,}  {ratio}")
@@ -321,6 +348,8 @@ class AB(Result):
             "reports",
             "caught",
             "predicted",
+            "predictions",
+            "forecast_for",
         )
         return {"rows": rows} | {name: getattr(self, name) for name in names}
 
@@ -328,6 +357,7 @@ class AB(Result):
     def color(self) -> str:
         """The colour of the mark next to the result in a notebook."""
         colors = {"faster": GOOD, "slower": "#E69F00", "incorrect": BAD}
+        colors |= {f"predicted {name}": colors[name] for name in ("faster", "slower")}
         return colors.get(self.verdict, "#777777")
 
     def figure(self) -> Chart:

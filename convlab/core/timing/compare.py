@@ -1,6 +1,7 @@
 """Compare kernels on one problem: is each correct, what does it cost, how far is the floor?"""
 
 import datetime
+import functools
 import math
 import platform
 import time
@@ -68,13 +69,13 @@ def compare(
     traffic to global memory, which is not a time. The floor is the theoretical minimum of either.
     To learn which of two kernels is faster, and how surely, use `ab`.
 
-    Without a GPU, and with nvcc, the times of kernels that you name are predicted for a problem that
-    is too large for the simulator. They are of the whole problem. The check and the traffic are of
-    the problem that was run, which is smaller.
+    Without a GPU, and with nvcc, times are predicted for a problem that is too large for the
+    simulator. They are of the whole problem. The check and the traffic are of the problem that was
+    run, which is smaller.
 
-    On the simulator, if you name no kernels, two checks are left out, which saves half of the time:
-    nvcc does not compile the kernels, and indices of local arrays are not checked. `check` does
-    both, and so does `compare` for kernels that you name.
+    On the simulator, if you name no kernels, two checks are left out, which saves time: nvcc's
+    messages are not read, and indices of local arrays are not checked. `check` does both, and so
+    does `compare` for kernels that you name.
 
     Parameters
     ----------
@@ -103,9 +104,8 @@ def compare(
         Called with the comparison of each kernel, as soon as its row is complete.
     gpu
         The GPU that times are predicted for, by name: one of `machine.device.GPUS`. With it, times
-        of small problems and of a selection or all kernels are predicted too. The default is the
-        GPU of this machine, or the last of the list. It is an error if times are measured.
-
+        of small problems are predicted too. The default is the GPU of this machine, or the last of
+        the list. It is an error if times are measured.
     computes
         "data gradient" or "weight gradient": compare the kernels that compute this gradient of the
         problem's convolution. The default is what the named kernels compute, and "forward".
@@ -158,9 +158,8 @@ def compare(
         raise ProblemError(
             'times are measured on this machine\'s GPU: leave out gpu=, or use engine="sim"'
         )
-    # Without named kernels nvcc does not run, and a prediction would wait for it.
     named_some = not briefly and not (isinstance(kernels, str) and kernels == ALL)
-    predicts = not on_gpu and (gpu is not None or named_some) and forecast.available()
+    predicts = not on_gpu and forecast.available()
     options = _Options(
         scale,
         seed,
@@ -171,6 +170,7 @@ def compare(
         each=each,
         forecast_for=forecast_for if predicts else None,
         small_too=gpu is not None,
+        unpredicted="" if on_gpu else forecast.missing(),
     )
     results = []
     for one in problems:
@@ -190,6 +190,7 @@ class _Options:
     briefly : whether simulated kernels are checked without nvcc and without a second build.
     forecast_for : the GPU that times are predicted for; None if none is predicted.
     small_too : whether times are also predicted for a problem that the simulator runs whole.
+    unpredicted : why no times are predicted on this machine; empty if they are, or are measured.
     """
 
     scale: str | None
@@ -201,6 +202,7 @@ class _Options:
     each: Callable[[Comparison], object] | None
     forecast_for: Gpu | None
     small_too: bool
+    unpredicted: str
 
 
 @dataclass
@@ -316,6 +318,8 @@ class Contestant:
             note = f"{note}; {BELOW_WORDS}".removeprefix("; ")
         if self.predicted is not None:
             row["predicted_ms"] = self.predicted.ms
+            if not math.isnan(self.predicted.ms):
+                row["predicted_within"] = self.predicted.error or forecast.ERROR
         return row | cost.cells | {"note": note}
 
 
@@ -391,7 +395,7 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
     def shown(some: Sequence[Contestant]) -> Comparison:
         found = _comparison(some, problem, scaled, peaks)
         if predicted_on is None:
-            return found
+            return replace(found, unpredicted=_why_not(kernels, options))
         return replace(found, forecast_for=predicted_on.name, whole=whole)
 
     def done(entry: Contestant) -> None:
@@ -414,8 +418,15 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
                 done(entry)
             else:
                 supported.append(entry)
+        foretold: list[Contestant] = []
+        beside = []
+        if predicted_on is not None:
+            foretold = [entry for entry in supported if forecast.applies(entry.kernel)]
+            # What a prediction needs is compiled while kernels are built and checked.
+            beside = [functools.partial(forecast.prepare, problem=whole, gpu=predicted_on)]
+        building = build_all([entry.kernel for entry in supported], beside, trusted=options.briefly)
         # A kernel is checked while the next ones are built.
-        with build_all([entry.kernel for entry in supported]) as errors:
+        with building as errors:
             for entry in supported:
                 bar.set_description(f"building {entry.kernel.name}")
                 built = next(errors)
@@ -425,16 +436,25 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
                     entry.failed("does not build", built.error)
                 else:
                     entry.check(problem, options.seed, briefly=options.briefly)
-                applies = predicted_on is not None and forecast.applies(entry.kernel)
-                if applies and entry.correct:
-                    entry.predict(whole, predicted_on)
-                # On the simulator the run of the check was counted, and the row is complete.
+                # On the simulator the run of the check was counted, and only a prediction is missing.
                 if not on_gpu or entry.report is None:
                     done(entry)
+            for entry in foretold:
+                if entry.correct:
+                    bar.set_description(f"predicting the time of {entry.kernel.name}")
+                    entry.predict(whole, predicted_on)
         ran = [entry for entry in entries if entry.report is not None]
         if on_gpu and ran:
             _measure(ran, problem, tell, done, options)
     return shown(entries)
+
+
+def _why_not(kernels: Sequence[Runnable], options: _Options) -> str:
+    """Return why no times are predicted; empty if they are measured, or if there is no kernel."""
+    counted = any(kernel.counts and forecast.applies(kernel) for kernel in kernels)
+    if not counted or options.unpredicted:
+        return options.unpredicted if counted else ""
+    return "gpu=NAME predicts times of a small problem, too"
 
 
 def _comparison(

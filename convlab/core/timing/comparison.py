@@ -18,6 +18,7 @@ from .ab_result import BELOW_WORDS
 # The heading and the format of a frame's columns.
 COSTS = {
     "predicted_ms": ("predicted ms", short),
+    "predicted_within": ("within x", "{:.1f}"),
     "time_ms": "time ms",
     "with_prepare_ms": "with prep. ms",
     "spread_pct": ("± %", "{:.1f}"),
@@ -29,7 +30,13 @@ COSTS = {
     "shared_wavefronts": ("shared wavefronts", "{:,.0f}"),
     "host_seconds": ("host s", "{:.2f}"),
 }
-_SHOWN = {"kernel": "kernel", "class": "class", "shown": "result", "error": ("error", "{:.1e}")}
+_SHOWN = {
+    "kernel": "kernel",
+    "predicted_ms": COSTS["predicted_ms"],
+    "class": "class",
+    "shown": "result",
+    "error": ("error", "{:.1e}"),
+}
 # The columns that a first look needs; ``verbose`` adds the others.
 _FIRST_COSTS = ("predicted_ms", "time_ms", "traffic_mb", "x_floor")
 _PHASES = {
@@ -43,8 +50,18 @@ _PHASES = {
 _MEANING = {"traffic_mb": " (bytes to and from global memory, not a time)"}
 
 
-# What to know about predicted times; profile/MODEL.md has the measurements.
-PREDICTED_ERROR = "most are within a factor of 1.6, and not all (convlab/profile/MODEL.md)"
+def predicted_error(within: pd.Series) -> str:
+    """Return what to know about predicted times; profile/MODEL.md has the measurements.
+
+    `within` has the known error of each predicted row, as a factor.
+    """
+    low = f"{within.min():.1f}"
+    high = f"{within.max():.1f}"
+    factor = low if low == high else f"{low} to {high}"
+    return (
+        f"for 9 of 10 measured kernels of their kinds they were right within a factor of {factor} "
+        "(convlab/profile/MODEL.md)"
+    )
 
 
 class Costly(Result):
@@ -73,9 +90,9 @@ class Comparison(Costly):
     frame : one row for each kernel: kernel, title, class, engine, correct, error, bound. On a GPU:
         time_ms, spread_pct (interquartile range over median), samples, mhz, tflops, floor_ms,
         x_floor, and with_prepare_ms where a kernel prepares its filter: the time including that.
-        On the simulator: predicted_ms where times are predicted, traffic_mb, floor_mb, x_floor,
-        shared_wavefronts, host_seconds. Then note. `predicted_ms` is of the problem `whole`, and the
-        others are of `problem`.
+        On the simulator: predicted_ms where times are predicted, predicted_within (the model's error
+        for 9 of 10 kernels of its kind, a factor), traffic_mb, floor_mb, x_floor, shared_wavefronts,
+        host_seconds. Then note. Predictions are of the problem `whole`, the others of `problem`.
         `correct` is None for a kernel that did not run.
     ok : whether a kernel is correct, and none is incorrect. A kernel that does not support the
         problem is not incorrect.
@@ -89,6 +106,7 @@ class Comparison(Costly):
     phases : for each kernel the seconds that its build, its check and its timing took.
     forecast_for : the name of the GPU that times are predicted for; empty if none are.
     whole : the problem at full size, of the predicted times; None without them.
+    unpredicted : why no times are predicted; empty if they are, or are measured.
     """
 
     problem: Problem
@@ -104,6 +122,7 @@ class Comparison(Costly):
     phases: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
     forecast_for: str = ""
     whole: Problem | None = None
+    unpredicted: str = ""
 
     @property
     def costs(self) -> list[dict[str, Any]]:
@@ -151,6 +170,9 @@ class Comparison(Costly):
                 f"; predicted fastest on {self.forecast_for}: {least.kernel}, "
                 f"{short(least.predicted_ms)} ms on {self.whole.label}"
             )
+            close = rows["predicted_ms"] < least.predicted_ms * least.predicted_within
+            if close.sum() > 1:
+                text += f" ({close.sum() - 1} more within the model's error)"
         elif self.cost in rows and rows[self.cost].notna().any():
             least = rows.loc[rows[self.cost].idxmin()]
             what = f"{self.kind.least}{_MEANING.get(self.cost, '')}"
@@ -205,10 +227,9 @@ class Comparison(Costly):
     def short_notes(self) -> Sequence[str]:
         """One line: what the floor is, why the problem was scaled down, what is not shown."""
         parts = ["floor: the theoretical minimum"]
-        if "predicted_ms" in self.frame:
-            parts.insert(
-                0, f"predicted ms: for {self.forecast_for}, at full size; {PREDICTED_ERROR}"
-            )
+        if "predicted_within" in self.frame:
+            error = predicted_error(self.frame["predicted_within"].dropna())
+            parts.insert(0, f"predicted ms: for {self.forecast_for}, at full size; {error}")
             parts.append("traffic and floor are of the problem that was run")
         if self.scaled:
             parts.append(self.scaled)
@@ -216,6 +237,8 @@ class Comparison(Costly):
         if count := verdicts.count(None):
             of = f"{count} of {len(verdicts)} kernels do not support this problem"
             parts.append(f"{of}; --verbose lists them")
+        if self.unpredicted:
+            parts.append(self.unpredicted)
         return ("; ".join(parts),)
 
     @property
@@ -259,7 +282,7 @@ class Comparisons(Several):
     def matrix(self, name: str) -> Table:
         """Return a table of costs: a row for each kernel, a column for each problem.
 
-        A cell has the cost and its multiple of the floor. `name` is the column that names a row:
+        A cell has the predicted time, or the cost and its multiple of the floor. `name` is the column that names a row:
         "kernel" or "title".
         """
         rows: dict[tuple[str, str], dict[str, str]] = {}
@@ -289,6 +312,11 @@ class Comparisons(Several):
     def short_notes(self) -> Sequence[str]:
         """One line: what the floor is, and why problems were scaled down."""
         parts = ["floor: the theoretical minimum"]
+        within = [r.frame["predicted_within"] for r in self if "predicted_within" in r.frame]
+        if within:
+            gpus = dict.fromkeys(r.forecast_for for r in self if r.forecast_for)
+            error = predicted_error(pd.concat(within).dropna())
+            parts.insert(0, f"predicted: for {', '.join(gpus)}, at full size; {error}")
         if scaled := sum(bool(result.scaled) for result in self.results):
             parts.append(f"{scaled} of {len(self)} problems are scaled down; --verbose says why")
         return ("; ".join(parts),)
@@ -309,6 +337,8 @@ def _cell(row: dict[str, Any], result: Comparison) -> str:
         return "unsupported"
     if not row["correct"]:
         return "incorrect"
+    if not pd.isna(row.get("predicted_ms")):
+        return f"{short(row['predicted_ms'])} ms predicted"
     multiple = row["x_floor"]
     multiple = f"{multiple:.2g}" if multiple < 100 else short(multiple)
     return f"{short(row[result.cost])} {result.kind.unit} ({multiple}x)"

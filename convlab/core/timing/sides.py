@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -84,14 +84,39 @@ class Built:
 
 
 @contextmanager
-def build_all(kernels: Sequence[Runnable]) -> Iterator[Iterator[Built]]:
-    """Build runnables, as many at a time as there are cores; yield how each build ended, in order."""
+def build_all(
+    kernels: Sequence[Runnable],
+    beside: Sequence[Callable[[Runnable], None]] = (),
+    *,
+    trusted: bool = False,
+) -> Iterator[Iterator[Built]]:
+    """Build runnables, as many at a time as there are cores; yield how each build ended, in order.
+
+    The functions `beside` get each runnable that was built, in threads of their own, and raise nothing.
+    They get a `trusted` one at once: the first builds wait for a library that one of them compiles, and
+    leave a core free.
+    """
     at_once = max(1, len(os.sched_getaffinity(0)))
-    with interrupt.held(), ThreadPoolExecutor(at_once) as pool:
+    with (
+        interrupt.held(),
+        ThreadPoolExecutor(at_once) as pool,
+        ThreadPoolExecutor(max(1, at_once // 2)) as pool_beside,
+    ):
         try:
-            yield map(Future.result, [pool.submit(_built, kernel) for kernel in kernels])
+            builds = [pool.submit(_built, kernel) for kernel in kernels]
+            for function in beside:
+                for kernel, build in zip(kernels, builds, strict=True):
+                    pool_beside.submit(_then, function, kernel, None if trusted else build)
+            yield map(Future.result, builds)
         finally:
+            pool_beside.shutdown(wait=False, cancel_futures=True)
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _then(function: Callable[[Runnable], None], kernel: Runnable, build: Future | None) -> None:
+    """Call a function with a runnable, after its build if there is one, and only if that succeeded."""
+    if build is None or build.result().error is None:
+        function(kernel)
 
 
 def _built(kernel: Runnable) -> Built:

@@ -260,3 +260,4 @@ SIM_STORE(__stcs) SIM_STORE(__stcg) SIM_STORE(__stwt) SIM_STORE(__stwb)
 #include "sim_api.h"
 #include "sim_launch.h"
 #include "sim_texture.h"
+#include "sim_graph.h"

@@ -55,8 +55,9 @@ inline Config config(dim3 grid, dim3 block, size_t shared_bytes = 0, cudaStream_
 }  // namespace sim
 
 extern "C" {
-// Launches a kernel: every thread of the grid runs `body(context)` once.
-void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context);
+// Launches a kernel: every thread of the grid runs `body(context)` once. A graph copies the context.
+void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context,
+                size_t context_bytes);
 // Returns a `__shared__` array of the block. Its shape is: bytes of an element, extents, 0.
 void* sim_shared(const char* name, const void* declaration, size_t bytes, const unsigned* shape);
 // Returns the memory of a file's variable, with unmapped memory around it; for `use` see enum Use.
@@ -98,7 +99,7 @@ struct Deduced {  // of a template: the call in each thread deduces the template
             auto arguments = c->second;
             std::apply(c->first, arguments);
         };
-        sim_launch(config, nullptr, body, &call);
+        sim_launch(config, nullptr, body, &call, sizeof call);
     }
 };
 template <typename Call, typename... P>
@@ -116,7 +117,7 @@ struct Typed {  // of one function: the arguments are converted to its parameter
             auto* c = static_cast<decltype(call)*>(context);
             std::apply(c->first, c->second);
         };
-        sim_launch(config, reinterpret_cast<const void*>(kernel), body, &call);
+        sim_launch(config, reinterpret_cast<const void*>(kernel), body, &call, sizeof call);
     }
 };
 struct Address {

@@ -56,6 +56,11 @@ void sim_stream_wait(cudaStream_t, unsigned event);
 void sim_event_synchronize(unsigned event);
 void sim_stream_synchronize(cudaStream_t);
 void sim_device_synchronize();
+// Of CUDA graphs: see sim_graph.h.
+int sim_capture_event(cudaStream_t, unsigned* event);
+int sim_capture_wait(cudaStream_t, unsigned event);
+void sim_host_call(cudaStream_t, void (*call)(void*), void* with);
+void sim_free_async(void* pointer, cudaStream_t);
 }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
@@ -97,7 +102,8 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 }
 inline cudaError_t cudaStreamQuery(cudaStream_t s) { return cudaStreamSynchronize(s); }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned = 0) {
-    return sim_stream_wait(s, e->number), cudaSuccess;
+    if (!sim_capture_wait(s, e->number)) sim_stream_wait(s, e->number);
+    return cudaSuccess;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     return sim_event_synchronize(e->number), cudaSuccess;
@@ -118,15 +124,15 @@ inline cudaError_t cudaStreamAddCallback(cudaStream_t s,
                                          void* with, unsigned) {
     return call(s, cudaPeekAtLastError(), with), cudaSuccess;
 }
-inline cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*call)(void*), void* with) {
-    return call(with), cudaSuccess;
+inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*call)(void*), void* with) {
+    return sim_host_call(stream, call, with), cudaSuccess;
 }
 inline cudaError_t cudaEventCreate(cudaEvent_t* e) { return *e = new CUevent_st{}, cudaSuccess; }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
 inline cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream = nullptr) {
     timespec now;
-    e->number = sim_event_record(stream);
+    if (!sim_capture_event(stream, &e->number)) e->number = sim_event_record(stream);
     clock_gettime(CLOCK_MONOTONIC, &now);
     return e->milliseconds = now.tv_sec * 1e3 + now.tv_nsec * 1e-6, cudaSuccess;
 }
@@ -272,7 +278,9 @@ inline cudaError_t cudaHostRegister(void*, size_t, unsigned) {
     return sim_error(cudaErrorNotSupported);  // kernels cannot access ordinary host memory
 }
 inline cudaError_t cudaHostUnregister(void*) { return sim_error(cudaErrorNotSupported); }
-inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
+inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+    return sim_free_async(pointer, stream), cudaSuccess;
+}
 inline cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     return *free = *total = size_t(sim_device()->memory_bytes), cudaSuccess;
@@ -347,11 +355,6 @@ inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s = null
 inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
 inline cudaError_t cudaStreamGetPriority(cudaStream_t, int* p) { return *p = 0, cudaSuccess; }
 inline cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned* f) { return *f = 0, cudaSuccess; }
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive,
-                               cudaStreamCaptureStatusInvalidated };
-inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-    return *status = cudaStreamCaptureStatusNone, cudaSuccess;
-}
 inline cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 inline cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit) { return *value = 1024, cudaSuccess; }
 enum cudaSharedMemConfig { cudaSharedMemBankSizeDefault, cudaSharedMemBankSizeFourByte,

@@ -56,6 +56,22 @@ SIM_DIRECTED(float, f, add, +) SIM_DIRECTED(float, f, sub, -)
 SIM_DIRECTED(float, f, mul, *) SIM_DIRECTED(float, f, div, /)
 SIM_DIRECTED(double, d, add, +) SIM_DIRECTED(double, d, sub, -)
 SIM_DIRECTED(double, d, mul, *) SIM_DIRECTED(double, d, div, /)
+// A square is exact in SimWide, and so tells on which side of the root a number is.
+namespace sim {
+template <typename T>
+T directed_root(T a, bool up) {
+    T near = std::sqrt(a);
+    SimWide square = SimWide(near) * near;
+    if (up && square < a) return std::nextafter(near, std::numeric_limits<T>::infinity());
+    return !up && square > a ? std::nextafter(near, T(0)) : near;
+}
+}  // namespace sim
+SIM_ONE(float, __fsqrt_ru, sim::directed_root(a, true))
+SIM_ONE(float, __fsqrt_rd, sim::directed_root(a, false))
+SIM_ONE(float, __fsqrt_rz, sim::directed_root(a, false))
+SIM_ONE(double, __dsqrt_ru, sim::directed_root(a, true))
+SIM_ONE(double, __dsqrt_rd, sim::directed_root(a, false))
+SIM_ONE(double, __dsqrt_rz, sim::directed_root(a, false))
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 inline void __sincosf(float x, float* s, float* c) { *s = std::sin(x), *c = std::cos(x); }

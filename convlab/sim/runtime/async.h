@@ -94,6 +94,7 @@ void Worker::reset_clocks() {
 // Begins to keep clocks, with what the lanes of each warp have synchronized so far.
 void Worker::start_clocks() {
     if (!async.clocks.empty()) return;
+    ++era;  // good loads by any warp hold only without clocks
     async.clocks.assign(threads, Clock(threads, 0));
     for (int t = 0; t < threads; ++t) {
         const Warp& warp = warps[t / 32];
@@ -395,6 +396,7 @@ void Worker::warpgroup_step(const WgmmaStep& step) {
 // Called at the end of a block: has each warp of a warpgroup executed as many operations?
 void Worker::compare_warpgroups() {
     if (abandoned) return;
+    report_unfinished_stores();
     report_unfinished_wgmma();
     for (size_t first = 0; first + 4 <= async.warps.size(); first += 4) {
         size_t most = first, least = first;
@@ -412,12 +414,33 @@ void Worker::compare_warpgroups() {
     }
 }
 
+// Called at the end of a block, when another block may get its shared memory: reports a bulk copy that
+// may still read there.
+void Worker::report_unfinished_stores() {
+    for (size_t thread = 0; thread < async.stores.size(); ++thread) {
+        const Reads& of = async.stores[thread];
+        bool committed = of.reading.empty();
+        const Span* span = committed ? nullptr : &of.reading.front();
+        for (auto& group : of.groups)
+            if (!span && !group.empty()) span = &group.front();
+        if (!span) continue;
+        current = int(thread);
+        report(true, "overwritten too early", span->pc, {},
+               "the block ended while this bulk copy may still read its shared memory, which another "
+               "block may get: %s before the thread returns",
+               committed ? "call bulk_wait_read<0>()" : "call bulk_commit() and bulk_wait_read<0>()");
+        current = -1;
+        return;
+    }
+}
+
 // Called at the end of a block: reports a wgmma for which no wait came, so that its sums were read as
 // NaN.
 void Worker::report_unfinished_wgmma() {
     for (size_t w = 0; w < async.warps.size(); ++w) {
         const Warpgroup& group = async.warps[w];
         if (group.chains.empty()) continue;
+        g_incomplete = 0;
         uintptr_t pc = 0;
         for (const WgmmaStep& step : group.steps)
             if (!strcmp(step.what, "wgmma")) pc = step.pc;
@@ -430,6 +453,23 @@ void Worker::report_unfinished_wgmma() {
                missing);
         current = -1;
         return;
+    }
+}
+
+// Reports an output that has the NaN of incomplete accumulators: their sums were read before the wait.
+void report_read_too_early() {
+    if (!g_incomplete) return;
+    for (auto& b : g_buffers) {
+        if (!is_output(b)) continue;
+        const auto* words = reinterpret_cast<const uint32_t*>(b.base);
+        for (size_t i = 0; i < b.bytes / 4; ++i) {
+            // The upper half of a float, or a whole bf16, with either sign.
+            if ((words[i] & 0x7fff0000) != kIncomplete) continue;
+            report(true, "copy not waited for", g_incomplete, {},
+                   "the accumulators of this wgmma were read before wgmma_wait completed it: %s was "
+                   "computed from them, and is NaN here", place_of(b.base + 4 * i));
+            return;
+        }
     }
 }
 
@@ -537,8 +577,9 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
         for (int lane = 0; lane < 32; ++lane) {
             chain->d[lane] = call(lane)->d;
             for (int i = 0; i < first.n / 2; ++i)  // a read before the wait gives NaN
-                chain->sum(lane, i) = std::exchange(chain->d[lane][i], NAN);
+                chain->sum(lane, i) = std::exchange(chain->d[lane][i], sim::bits<float>(kIncomplete));
         }
+        g_incomplete = first.pc;
     }
     auto& [a, b, transposed] = *operands;
     if (first.gathered) {

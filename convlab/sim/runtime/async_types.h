@@ -2,6 +2,7 @@
 #pragma once
 #include "order_types.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
@@ -26,6 +27,10 @@ struct Mbarrier {
     std::vector<Span> copies; // bulk copies in flight
     Knowledge knows;          // the arrivals' knowledge, joined
 };
+
+// The value of accumulators until the wait: a NaN that the operations on floats keep.
+constexpr uint32_t kIncomplete = 0x7fea0000;
+std::atomic<uintptr_t> g_incomplete{0};  // the code address of the last wgmma on such accumulators
 
 struct Wgmma {  // a warp's part of a chain of wgmmas on one set of accumulators
     float* d[32];

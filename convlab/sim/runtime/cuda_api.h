@@ -1,5 +1,6 @@
 // The functions that a kernel calls (../include/sim.h), and the CUDA runtime API.
 #pragma once
+#include "graphs.h"
 #include "host.h"
 #include "launch.h"
 
@@ -34,11 +35,41 @@ void inside(const void* pointer, size_t bytes, bool store, uintptr_t pc) {
               "write", place_of(at), b->name);
     if (b && store) sim_host_wrote(pointer, bytes);
 }
+
+void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void (*body)(void*),
+               void* context);
+void fill_at(uintptr_t pc, void* to, size_t pitch, int value, size_t width, size_t rows,
+             cudaStream_t stream);
+void copy_at(uintptr_t pc, void* to, size_t to_pitch, const void* from, size_t from_pitch,
+             size_t width, size_t rows, cudaStream_t stream, int waits);
 }  // namespace
 
 extern "C" {
-void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context) {
+void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void*), void* context,
+                size_t context_bytes) {
     uintptr_t pc = CALLER;
+    auto later = [&] {
+        std::string arguments(static_cast<char*>(context), context_bytes);
+        return [=, dependent = std::exchange(g_dependent, false),
+                cooperative = std::exchange(g_cooperative, false),
+                cluster = std::exchange(g_cluster, dim3())](cudaStream_t stream) {
+            sim::Config here = config;
+            here.stream = stream;
+            std::vector<std::max_align_t> copy(context_bytes / sizeof(std::max_align_t) + 1);
+            std::memcpy(copy.data(), arguments.data(), context_bytes);
+            g_dependent = dependent, g_cooperative = cooperative, g_cluster = cluster;
+            launch_at(pc, here, kernel, body, copy.data());
+        };
+    };
+    bool becomes_node = g_recorded || g_capture.graph;
+    if (becomes_node && !t_worker && recorded(config.stream, later())) return;
+    launch_at(pc, config, kernel, body, context);
+}
+}  // extern "C"
+
+namespace {
+void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void (*body)(void*),
+               void* context) {
     auto [grid, block, shared_bytes, stream, name] = config;
     bool dependent = std::exchange(g_dependent, false);
     bool cooperative = std::exchange(g_cooperative, false);
@@ -84,7 +115,6 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
         return;
     }
     if (!g_code) find_code(uintptr_t(body));
-    Opened memory;
     Issued issued = issue(stream, pc, "launch", true, grid, block);
     Launch launch;
     launch.name = name, launch.number = issued.number;
@@ -98,6 +128,8 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
     launch.ended_before = g_blocks_ended;
     choose(launch);
+    if (!launch.runs && g_sample) return;
+    Opened memory;
     launch.undecided = g_trace && g_most_watched && launch.runs >= 64;
     g_running = &launch;
     ++g_counters.launches;
@@ -122,7 +154,9 @@ void sim_launch(const sim::Config& config, const void* kernel, void (*body)(void
                       block.x, block.y, block.z, launch.static_bytes.load(), shared_bytes,
                       instance(name, kernel).c_str()));
 }
+}  // namespace
 
+extern "C" {
 void sim_fiber_start() {
     t_worker->launch->body(t_worker->launch->context);
     t_worker->leave(false);
@@ -177,28 +211,18 @@ cudaError_t sim_set_attribute(const void* kernel, cudaFuncAttribute attribute, i
 }
 cudaError_t sim_fill(void* to, size_t pitch, int value, size_t width, size_t rows,
                      cudaStream_t stream) {
-    Opened memory(PROT_WRITE);
-    Issued issued = issue(stream, CALLER, "fill", in_buffers(uintptr_t(to)));
-    for (auto* row = static_cast<char*>(to); rows-- > 0; row += pitch) {
-        inside(row, width, true, CALLER);
-        enter_range(issued, row, width, Kind::store, CALLER);
-        std::memset(row, value, width);
-    }
+    uintptr_t pc = CALLER;
+    auto work = [=](cudaStream_t s) { fill_at(pc, to, pitch, value, width, rows, s); };
+    if (!recorded(stream, work)) work(stream);
     return cudaSuccess;
 }
 cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                      size_t rows, cudaStream_t stream, int waits) {
-    bool on_device = in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from));
-    Opened memory(PROT_WRITE);
-    Issued issued = issue(stream, CALLER, "copy", on_device);
-    if (waits && !on_device) host_waits_for(stream_of(stream));
-    auto* row = static_cast<const char*>(from);
-    for (auto* put = static_cast<char*>(to); rows-- > 0; put += to_pitch, row += from_pitch) {
-        inside(put, width, true, CALLER), inside(row, width, false, CALLER);
-        enter_range(issued, row, width, Kind::load, CALLER);
-        enter_range(issued, put, width, Kind::store, CALLER);
-        std::memcpy(put, row, width);
-    }
+    uintptr_t pc = CALLER;
+    auto work = [=](cudaStream_t s) {
+        copy_at(pc, to, to_pitch, from, from_pitch, width, rows, s, waits);
+    };
+    if (!recorded(stream, work)) work(stream);
     return cudaSuccess;
 }
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {
@@ -231,3 +255,31 @@ cudaError_t cudaFree(void* pointer) {
     return g_error = cudaErrorInvalidValue;
 }
 }  // extern "C"
+
+namespace {
+void fill_at(uintptr_t pc, void* to, size_t pitch, int value, size_t width, size_t rows,
+             cudaStream_t stream) {
+    Opened memory(PROT_WRITE);
+    Issued issued = issue(stream, pc, "fill", in_buffers(uintptr_t(to)));
+    for (auto* row = static_cast<char*>(to); rows-- > 0; row += pitch) {
+        inside(row, width, true, pc);
+        enter_range(issued, row, width, Kind::store, pc);
+        std::memset(row, value, width);
+    }
+}
+void copy_at(uintptr_t pc, void* to, size_t to_pitch, const void* from, size_t from_pitch,
+             size_t width, size_t rows, cudaStream_t stream, int waits) {
+    bool on_device = in_buffers(uintptr_t(to)) && in_buffers(uintptr_t(from));
+    Opened memory(PROT_WRITE);
+    Issued issued = issue(stream, pc, "copy", on_device);
+    if (waits && !on_device) host_waits_for(stream_of(stream));
+    auto* row = static_cast<const char*>(from);
+    for (auto* put = static_cast<char*>(to); rows-- > 0; put += to_pitch, row += from_pitch) {
+        inside(put, width, true, pc), inside(row, width, false, pc);
+        enter_range(issued, row, width, Kind::load, pc);
+        enter_range(issued, put, width, Kind::store, pc);
+        enter_constant(issued, put, row, width, pc);
+        std::memcpy(put, row, width);
+    }
+}
+}  // namespace

@@ -1,5 +1,6 @@
 // The functions that the host process calls (../host.py): start, settings, buffers, end.
 #pragma once
+#include "async.h"
 #include "signals.h"
 #include "streams.h"
 
@@ -109,6 +110,10 @@ void sim_host_wrote(const void* address, size_t bytes) {
 
 // Reports at the end: unwritten outputs, the number of threads of each finding, and all counts.
 void sim_finish() {
+    {
+        Opened memory;
+        report_read_too_early();
+    }
     for (auto& b : g_buffers) {
         if (!is_output(b) || !b.cells || b.use != kFresh || g_faulted) continue;
         // Which site stored each word of a small y last: a line wherever the site changes.

@@ -47,15 +47,19 @@ void add_totals(const Launch& launch) {
 }
 
 void start_workers(Launch& launch);
+bool is_over_the_limit();
 void watch_in_part(Launch& launch, uint64_t accesses);
 
 void Worker::run(Launch* l) {
     launch = l;
     Counters before{};
+    uint64_t logged_before = 0;
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
+        if (i > 1 && l->weight > 1 && is_over_the_limit()) break;
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         ++g_blocks_ended;
+        if (g_sample) g_sampled += logged - std::exchange(logged_before, logged);
         if (std::exchange(l->undecided, false)) {
             watch_in_part(*l, logged);
             start_workers(*l);
@@ -154,6 +158,11 @@ void find_code(uintptr_t inside) {
 // In a part of a launch, runs of kRun neighbouring blocks at kRuns equal distances are simulated.
 constexpr uint64_t kRun = 8, kRuns = 8;
 
+// A sample may have a limit of accesses. From then on two blocks run of a launch, and few launches:
+// with the numbers 2^k and 2^k + 1, so that some are among the last half of all.
+bool is_over_the_limit() { return g_most_watched && g_sampled > g_most_watched; }
+bool is_spaced(uint64_t number) { return !(number & (number - 1)) || !((number - 1) & (number - 2)); }
+
 // Chooses the blocks of a launch to simulate: all; or the recorded one; or, in a build without hooks
 // and with a limit of watched accesses, a part; or a random sample. Each
 // sample of that size is equally likely (R. Floyd's algorithm; random numbers by splitmix64).
@@ -171,6 +180,8 @@ void choose(Launch& launch) {
         launch.runs = launch.chosen.size();
         g_partial = true;
         write_report(text("in part\t%u\t%lu\n", launch.number, launch.blocks));
+    } else if (g_sample && is_over_the_limit() && !is_spaced(launch.number)) {
+        launch.runs = 0;
     } else if (g_sample && g_sample < launch.blocks) {
         uint64_t state = g_sample_seed << 20 ^ launch.number;
         auto draw = [&] {
@@ -183,6 +194,8 @@ void choose(Launch& launch) {
         for (uint64_t last = launch.blocks - g_sample; last < launch.blocks; ++last)
             if (!numbers.insert(draw() % (last + 1)).second) numbers.insert(last);
         launch.chosen.assign(numbers.begin(), numbers.end());
+        // With a limit of accesses the first and the last block come first: the others may not run.
+        if (g_most_watched && g_sample > 1) std::swap(launch.chosen[1], launch.chosen.back());
         launch.runs = g_sample;
         launch.weight = double(launch.blocks) / double(g_sample);
     }

@@ -22,7 +22,9 @@ const Buffer* buffer_near(uintptr_t address) {
 }
 
 // Protects device memory while host code runs, so that an access crashes there, as on a GPU. While
-// an Opened exists, kernels, libraries and copies can access the memory.
+// an Opened exists, kernels, libraries and copies can access the memory. After very many of them it
+// stays open, because each change of the protection takes time.
+constexpr int kMostOpened = 200;
 void protect(const Buffer& b, int how) {
     uintptr_t first = b.base / kPage * kPage;
     if (b.use != kHosts) mprotect(reinterpret_cast<void*>(first), b.base + b.bytes - first, how);
@@ -35,7 +37,10 @@ void host_runs(bool runs, int more = 0) {
 struct Opened {
     const bool before = g_host;
     explicit Opened(int more = 0) { if (before) host_runs(false, more); }
-    ~Opened() { if (before) host_runs(true); }
+    ~Opened() {
+        static int times = 0;
+        if (before && ++times < kMostOpened) host_runs(true);
+    }
 };
 
 // Returns the last shared array that begins at or before an address; else the first one.

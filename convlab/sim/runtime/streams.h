@@ -135,6 +135,14 @@ void end_call(cudaStream_t stream) {
     g_left.clear();
 }
 
+// Returns the number of a code address in g_pcs.
+uint16_t site_number(uintptr_t pc) {
+    std::lock_guard<std::mutex> hold(g_lock);
+    auto [known, is_new] = g_site_of.try_emplace(pc, uint16_t(g_pcs.size()));
+    if (is_new) g_pcs.push_back(pc);
+    return known->second;
+}
+
 // Reports data that two unordered operations access; `now` is the later call.
 void report_unordered(uintptr_t pc, const char* access, const std::string& what, const Mark& mark,
                       const char* theirs) {
@@ -146,6 +154,28 @@ void report_unordered(uintptr_t pc, const char* access, const std::string& what,
            "the two streams: on a GPU either may come first", access, what, theirs, o.what);
 }
 
+// Checks a copy to a __constant__ variable, of which loads are not entered. A copy of the same numbers
+// from the host changes nothing, such as of a table at each call.
+void enter_constant(const Issued& issued, const void* to, const void* from, size_t bytes,
+                    uintptr_t pc) {
+    struct Copied { Mark mark; uintptr_t from, to; };
+    static std::vector<Copied> all;
+    auto at = uintptr_t(to);
+    const Buffer* b = buffer_near(at);
+    if (!g_trace || !b || b->use != kConstant) return;
+    if (!in_buffers(uintptr_t(from)) && !std::memcmp(to, from, bytes)) return;
+    Mark mark{};
+    mark.launch = issued.number, mark.site = site_number(pc);
+    for (const Copied& other : all) {
+        if (other.from >= at + bytes || other.to <= at || issued.after_all ||
+            is_before(g_operations[other.mark.launch], issued.before))
+            continue;
+        report_unordered(pc, "store to", place_of(at), other.mark, "a store");
+        break;
+    }
+    all.push_back({mark, at, at + bytes});
+}
+
 // Checks a copy, a fill or a library call that loads or stores memory, and enters it in the cells.
 void enter_range(const Issued& issued, const void* pointer, size_t bytes, Kind kind, uintptr_t pc) {
     if (!g_trace || g_sample || g_record.on || !in_buffers(uintptr_t(pointer)) || !bytes) return;
@@ -153,12 +183,7 @@ void enter_range(const Issued& issued, const void* pointer, size_t bytes, Kind k
     if (!b || !b->cells || b->cells == kUncounted || uintptr_t(pointer) < b->base) return;
     Mark mark{};
     mark.launch = issued.number, mark.mask = 15, mark.phase = 1;
-    {
-        std::lock_guard<std::mutex> hold(g_lock);
-        auto [known, is_new] = g_site_of.try_emplace(pc, uint16_t(g_pcs.size()));
-        if (is_new) g_pcs.push_back(pc);
-        mark.site = known->second;
-    }
+    mark.site = site_number(pc);
     size_t first = (uintptr_t(pointer) - b->base) / 4;
     size_t last = std::min((uintptr_t(pointer) + bytes - b->base + 3) / 4, b->bytes / 4 + 1);
     for (size_t i = first; i < last; ++i) {

@@ -327,6 +327,7 @@ int g_threads = 1, g_report = 2;
 SimDevice g_device{};                // the GPU that the simulator is
 bool g_trace = true, g_faulted = false;
 bool g_counts = true;                // with g_trace: are requests and operations counted?
+std::atomic<uint64_t> g_sampled{0};  // how many accesses the blocks of a sample have made
 uint64_t g_most_watched = 0;         // how many accesses of a launch are watched, about; 0: all
 bool g_in_part = false;              // some launch was watched in part
 std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed atomics or fences

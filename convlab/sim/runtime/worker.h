@@ -165,7 +165,8 @@ struct Worker {
     const char* describe_iterations(const Mark& m, const CheckedAccess& checked) const;
     void check_access(Cell* cell, const CheckedAccess& checked);
     bool check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address, unsigned mask);
-    void report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address);
+    void report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address,
+                              unsigned mask);
     void report_in_flight(Cell& cell, const CheckedAccess& checked, uintptr_t address);
     void report_race(const Mark& m, const CheckedAccess& checked, uintptr_t address, Kind theirs);
     void resolve_pending();
@@ -242,6 +243,7 @@ struct Worker {
     void warpgroup_step(const WgmmaStep& step);
     void compare_warpgroups();
     void report_unfinished_wgmma();
+    void report_unfinished_stores();
     void wgmma_operand(uint64_t descriptor, int first, int rows, char type, float (*to)[16],
                        uintptr_t pc, std::vector<Span>& reading);
     void wgmma(float* d, uint64_t a, uint64_t b, int n, char type, int accumulate, uintptr_t pc,

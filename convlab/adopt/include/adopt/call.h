@@ -171,6 +171,20 @@ struct From<c10::ArrayRef<T>> {
     }
 };
 
+// An argument of any type, as pybind11's object: None, or a value to cast.
+struct Object {
+    Value value;
+    bool is_none() const { return value.tag == kNone; }
+    explicit operator bool() const { return !is_none(); }
+    template <typename T>
+    T cast() const { return From<T>::get(value); }
+};
+struct None : Object {};
+template <>
+struct From<Object> {
+    static Object get(const Value& v) { return {v}; }
+};
+
 // ---- results ----------------------------------------------------------------------------------
 struct Writer {
     char* at;
@@ -261,7 +275,8 @@ class Arg {
     template <typename T>
     Arg&& operator=(const T& value) && {
         Value held;
-        if constexpr (std::is_same_v<T, bool>) held.tag = kTruth, held.whole = value, held.real = value;
+        if constexpr (std::is_base_of_v<Object, T>) held = value.value;
+        else if constexpr (std::is_same_v<T, bool>) held.tag = kTruth, held.whole = value, held.real = value;
         else if constexpr (std::is_integral_v<T>) held.tag = kWhole, held.whole = value, held.real = double(value);
         else if constexpr (std::is_floating_point_v<T>) held.tag = kReal, held.real = value;
         else if constexpr (std::is_convertible_v<T, std::string>) held.tag = kText, held.text = value;
@@ -428,7 +443,11 @@ inline adopt::Arg operator""_a(const char* name, size_t) { return adopt::Arg(nam
 template <typename T = void>
 struct call_guard {};
 struct gil_scoped_release {};
-using none = std::nullopt_t;
+using object = adopt::Object;
+using handle = adopt::Object;
+using none = adopt::None;
+template <typename T>
+T cast(const object& value) { return value.cast<T>(); }
 }  // namespace pybind11
 namespace py = pybind11;
 #define TORCH_EXTENSION_NAME adopted

@@ -1,0 +1,126 @@
+"""Check kernels that somebody else wrote, and count how many verdicts are true.
+
+    python -m tests.instruments.held_out FOLDER --results RESULTS [--minutes N] [--write PAGE]
+
+FOLDER has ``.cu`` files and an INDEX.csv: for each file its name, whether it is correct or incorrect, and a class.
+Each file is checked in a process of its own, without a GPU, in an order that a seed determines. The index is read only
+afterwards. RESULTS gets a JSON file for each kernel; one that has it, for the same text, is not checked again. So the
+work can be done in parts. The kernels stay outside of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import csv
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.instruments import pages
+
+SEED = 27
+# The most seconds for one file; a longer check counts as out of time.
+SECONDS = 900
+# The outcome of each exit status; see EVIDENCE.md.
+OUTCOMES = {
+    0: "correct",
+    1: "incorrect",
+    3: "unsupported",
+    4: "not simulated",
+    5: "out of time",
+    6: "not run",
+}
+
+
+def digest(path: Path) -> str:
+    """Return what identifies the text of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def checked(path: Path) -> dict[str, Any]:
+    """Check one file; return its exit status, the time in seconds, and the report."""
+    command = [sys.executable, "-m", "convlab", "check", str(path), "--engine", "sim", "--json"]
+    started = time.time()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        status, report = done.returncode, done.stdout
+    except subprocess.TimeoutExpired:
+        status, report = 5, ""
+    seconds = time.time() - started
+    return {"digest": digest(path), "rc": status, "seconds": seconds, "stdout": report}
+
+
+def check_all(folder: Path, results: Path, minutes: float) -> None:
+    """Check the files that have no result yet, until the time is up."""
+    results.mkdir(parents=True, exist_ok=True)
+    paths = sorted(folder.glob("*.cu"))
+    random.Random(SEED).shuffle(paths)
+    ends = time.time() + 60 * minutes
+    for path in paths:
+        to = results / f"{path.stem}.json"
+        if to.exists() and json.loads(to.read_text()).get("digest") == digest(path):
+            continue
+        if time.time() > ends:
+            return
+        result = checked(path)
+        to.write_text(json.dumps(result))
+        print(path.stem, result["rc"], f"{result['seconds']:.0f} s", flush=True)
+
+
+def table(folder: Path, results: Path) -> str:
+    """Return the counts of verdicts, and a row for each that is not true."""
+    with (folder / "INDEX.csv").open(newline="") as file:
+        truths = {Path(row[0]).stem: row[1:] for row in list(csv.reader(file))[1:]}
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    others = []
+    for name, (truth, kind, *_) in sorted(truths.items()):
+        path = results / f"{name}.json"
+        if not path.exists():
+            continue
+        status = json.loads(path.read_text())["rc"]
+        outcome = OUTCOMES.get(status, f"exit status {status}")
+        counts[truth, outcome] += 1
+        if outcome != truth:
+            others.append(f"| {name} | {truth} | {kind} | {outcome} |")
+    lines = ["| kernels | judged | correct | incorrect | other |", "|---|---:|---:|---:|---:|"]
+    for truth in ("correct", "incorrect"):
+        judged = sum(n for (each, _), n in counts.items() if each == truth)
+        right, wrong = counts[truth, "correct"], counts[truth, "incorrect"]
+        lines.append(f"| {truth} | {judged} | {right} | {wrong} | {judged - right - wrong} |")
+    lines += ["", f"Judged: {counts.total()} of {len(truths)}, in the order of seed {SEED}."]
+    if others:
+        lines += [
+            "",
+            "| not judged truly | it is | class | verdict |",
+            "|---|---|---|---|",
+            *others,
+        ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Check the kernels, and print the table or write it to a page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--results", type=Path, required=True, help="a folder for the results")
+    parser.add_argument("--minutes", type=float, default=600, help="begin no check after this time")
+    parser.add_argument("--write", type=Path, help="a page with <!-- held-out: begin -->")
+    given = parser.parse_args()
+    if given.write:
+        # A page without markers fails now, not after the work.
+        pages.between(given.write, "held-out")
+    check_all(given.folder, given.results, given.minutes)
+    text = table(given.folder, given.results)
+    print(text)
+    if given.write:
+        pages.write_between(given.write, "held-out", text)
+
+
+if __name__ == "__main__":
+    main()
