@@ -281,3 +281,16 @@ __global__ void returned(const float* x, float* y) {
     const Three other = s[31 - threadIdx.x];
     y[threadIdx.x] = other.a + other.b + other.c;
 }
+
+// case static_beside_requested: cudaFuncSetAttribute(beside_requested,
+//     cudaFuncAttributeMaxDynamicSharedMemorySize, 60000);
+//     beside_requested<<<1, 64, 60000, stream>>>(y);
+// note: static arrays come on top of the dynamic memory that a kernel requests
+// expect: [3] * 64
+__global__ void beside_requested(float* y) {
+    extern __shared__ float s_dynamic[];
+    __shared__ float s_fixed[64];
+    s_dynamic[15000 - 64 + threadIdx.x] = 1;
+    s_fixed[threadIdx.x] = 2;
+    y[threadIdx.x] = s_dynamic[15000 - 64 + threadIdx.x] + s_fixed[threadIdx.x];
+}

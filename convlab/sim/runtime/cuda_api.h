@@ -78,9 +78,10 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
         fault("launch in a kernel", pc, "a thread of a kernel launches %s; convlab supports "
               "launches from the host only, on the simulator and on a GPU", name);
     int limit = kSharedDefault;
+    bool requested = false;
     // `kernel` is null for a template, because its instance is not known here.
     for (auto& [which, bytes] : g_shared_opt_in)
-        if (which == kernel || !kernel) limit = std::max(limit, bytes);
+        if (which == kernel || !kernel) limit = std::max(limit, bytes), requested = true;
     uint64_t threads = uint64_t(block.x) * block.y * block.z;
     if (!threads || threads > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z ||
         grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
@@ -123,7 +124,9 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
     if (dependent) launch.previous = issued.previous;
     launch.cooperative = cooperative;
     launch.cluster_x = cluster.x, launch.cluster_y = cluster.y, launch.cluster_z = cluster.z;
-    launch.shared_bytes = shared_bytes, launch.shared_limit = limit;
+    launch.shared_bytes = shared_bytes;
+    // A request is for dynamic memory: static arrays come on top, up to what a block may have.
+    launch.shared_limit = requested ? int(g_device.shared_optin) : limit;
     launch.body = body, launch.context = context;
     launch.runs = launch.blocks = uint64_t(grid.x) * grid.y * grid.z;
     launch.ended_before = g_blocks_ended;

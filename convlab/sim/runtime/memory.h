@@ -110,8 +110,9 @@ extern "C" void* sim_shared(const char* name, const void* declaration, size_t by
               kSharedDefault);
     if (fixed + launch.shared_bytes > size_t(launch.shared_limit))
         fault("shared memory", 0, "%zu bytes of static and %zu bytes of dynamic shared memory are "
-              "more than the limit of %d bytes: request more with cudaFuncSetAttribute", fixed,
-              launch.shared_bytes, launch.shared_limit);
+              "more than the limit of %d bytes%s", fixed, launch.shared_bytes, launch.shared_limit,
+              launch.shared_limit < g_device.shared_optin
+                  ? ": request more with cudaFuncSetAttribute" : "");
     for (size_t seen = launch.static_bytes;
          seen < fixed && !launch.static_bytes.compare_exchange_weak(seen, fixed);) {}
     return w.allocate_shared(name, declaration, bytes, shape);
