@@ -10,6 +10,7 @@ from typing import Any
 from ..core import arguments, rooms
 from ..core.errors import LaunchError, ProblemError
 from ..core.machine import child
+from ..core.machine.progress import bar
 from .grade_result import Grade, Grades, Verified
 from .grading import grade_of
 from .lab import Lab, find_lab, names
@@ -68,18 +69,38 @@ def grade(
         submission = read_submission(file)
         return _graded(submission, _lab_of(submission, lab), engine)
     given = None if lab is None else find_lab(lab)
+    read = [_read(path, given) for path in arguments.several(file, "the files")]
+    # This is known before a file is graded, and a class takes minutes.
+    _require_one_lab([lab for _, _, lab, _ in read if lab])
     grades = []
-    for path in arguments.several(file, "the files"):
-        name = Path(arguments.path(path, "the file")).name
-        try:
-            submission = read_submission(path)
-            own_lab = given or _lab_of(submission, None)
-            result = _graded(submission, own_lab, engine)
-        except ProblemError as error:
-            result = Grade(_ungraded(name, str(error), given), "")
-        grades.append(result)
-    _require_one_lab(grades)
+    with bar(total=len(read), leave=False) as progress:
+        for name, submission, own_lab, reason in read:
+            progress.set_description_str(f"grading {name}")
+            if submission and own_lab:
+                grades.append(_graded_or_not(submission, own_lab, engine))
+            else:
+                grades.append(Grade(_ungraded(name, reason, given), ""))
+            progress.update()
     return Grades(tuple(grades))
+
+
+def _read(path: Any, given: Lab | None) -> tuple[str, Submission | None, Lab | None, str]:
+    """Return a file's name, its submission and lab, and why it cannot be graded, or ""."""
+    name = Path(arguments.path(path, "the file")).name
+    try:
+        submission = read_submission(path)
+        return name, submission, given or _lab_of(submission, None), ""
+    except ProblemError as error:
+        return name, None, None, str(error)
+
+
+def _graded_or_not(submission: Submission, lab: Lab, engine: str) -> Grade:
+    """Return the grade of a file of a class; a file that the grader refuses has 0 points, and why."""
+    try:
+        return _graded(submission, lab, engine)
+    except ProblemError as error:
+        name = submission.path.name
+        return Grade(_ungraded(name, str(error), lab, submission), submission.source)
 
 
 def verify(receipt: str | Path, lab: str | Path | None = None) -> Verified:
@@ -181,8 +202,11 @@ def _ungraded(
     return facts | {"own": "", "counts": [], "failures": [reason], "notes": []}
 
 
-def _require_one_lab(grades: Sequence[Grade]) -> None:
+def _require_one_lab(labs: Sequence[Lab]) -> None:
     """Raise ProblemError if files of one table name several labs."""
-    labs = sorted({grade.facts["lab"] for grade in grades} - {""})
-    if len(labs) > 1:
-        raise ProblemError(f"the files name several labs: {', '.join(labs)}; give one with --lab")
+    several = sorted({lab.name for lab in labs})
+    if len(several) > 1:
+        raise ProblemError(
+            f"the files name several labs: {', '.join(several)}; give one with --lab, or grade the "
+            "files of each lab in a call of their own"
+        )

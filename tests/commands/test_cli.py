@@ -690,7 +690,10 @@ USAGE = {
         "no kernel is named 'AlexNet'; did you mean kernelbench.50_alexnet",
     ),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
-    "a folder": (["check", "./"], "there is no file ./; there are mine.cu, 01_direct"),
+    "a folder": (
+        ["check", "./"],
+        "./ is a folder; give a .cu file in it, or a kernel's name; there are mine.cu, 01_direct",
+    ),
     "a misspelt bias": (["check", "01", "--problem", "wide", "bais"], "did you mean bias?"),
     "a ReLU of nothing": (["check", "01", "relu"], "relu is part of a problem"),
     "a problem without quotes": (

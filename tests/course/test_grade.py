@@ -1,16 +1,19 @@
 """Files are graded: a right one, and some of the twenty of ``tests.instruments.graded``."""
 
 import json
+import sys
 
 import pytest
 
 import convlab
 from convlab.__main__ import main
 from convlab.core import rooms as grade_rooms
-from convlab.core.errors import LaunchError
+from convlab.core.errors import LaunchError, ProblemError
+from convlab.core.machine import progress
 from convlab.course.grade import grade, verify
 from tests.submissions import deviations, right_predictions, write_lab, write_submission
 
+grade_module = sys.modules["convlab.course.grade"]
 pytestmark = pytest.mark.xdist_group("course")
 
 
@@ -65,6 +68,38 @@ def test_on_a_gpu_points_follow_the_time(small):
         part["part"]: part["points"] for part in grade(path, timed, engine="cuda").facts["parts"]
     }
     assert parts["correct"] == 40 and parts["pars"] == 30
+
+
+@pytest.mark.pure
+def test_files_of_several_labs_are_refused_before_any_is_graded(monkeypatch, tmp_path):
+    monkeypatch.setattr(grade_module, "_graded", lambda *_: pytest.fail("a file was graded"))
+    for name in ("direct", "tile"):
+        answers = f"/* lab\nname: Ada\nlab: {name}\n*/\n"
+        (tmp_path / f"{name}.cu").write_text(answers)
+    with pytest.raises(ProblemError, match="several labs: direct, tile; give one with --lab"):
+        grade([tmp_path / "direct.cu", tmp_path / "tile.cu"])
+
+
+@pytest.mark.pure
+def test_a_class_has_a_row_for_each_file_and_shows_which_is_graded(monkeypatch, tmp_path):
+    shown = []
+
+    def refused(submission, lab, engine):
+        shown.extend(each.desc for each in progress.tqdm._instances)
+        raise ProblemError("refused here")
+
+    monkeypatch.setattr(grade_module, "_graded", refused)
+    (tmp_path / "good.cu").write_text("/* lab\nname: Ada\n*/\n")
+    (tmp_path / "empty.cu").write_text("")
+    (tmp_path / "folder").mkdir()
+    files = [tmp_path / name for name in ("good.cu", "empty.cu", "folder")]
+    grades = grade(files, "direct")
+    reasons = [each.facts["failures"][0] for each in grades]
+    assert reasons[0] == "refused here" and grades[0].facts["student"] == "Ada"
+    assert "empty.cu has no comment block with answers" in reasons[1]
+    assert "folder is a folder; give the files in it: " in reasons[2]
+    assert grades.frame.points.tolist() == [0, 0, 0] and grades.frame.of.tolist() == [100] * 3
+    assert any("grading good.cu" in each for each in shown)
 
 
 @pytest.mark.pure
