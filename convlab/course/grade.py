@@ -69,29 +69,39 @@ def grade(
         submission = read_submission(file)
         return _graded(submission, _lab_of(submission, lab), engine)
     given = None if lab is None else find_lab(lab)
-    read = [_read(path, given) for path in arguments.several(file, "the files")]
+    paths = [arguments.path(path, "the file") for path in arguments.several(file, "the files")]
+    read = [_read(path, given) for path in paths]
     # This is known before a file is graded, and a class takes minutes.
-    _require_one_lab([lab for _, _, lab, _ in read if lab])
+    _require_one_lab([lab for _, lab, _ in read if lab])
     grades = []
     with bar(total=len(read), leave=False) as progress:
-        for name, submission, own_lab, reason in read:
+        for name, (submission, own_lab, reason) in zip(_distinct(paths), read, strict=True):
             progress.set_description_str(f"grading {name}")
             if submission and own_lab:
-                grades.append(_graded_or_not(submission, own_lab, engine))
+                result = _graded_or_not(submission, own_lab, engine)
+                result = Grade({**result.facts, "file": name}, result.source)
             else:
-                grades.append(Grade(_ungraded(name, reason, given), ""))
+                result = Grade(_ungraded(name, reason, given), "")
+            grades.append(result)
             progress.update()
     return Grades(tuple(grades))
 
 
-def _read(path: Any, given: Lab | None) -> tuple[str, Submission | None, Lab | None, str]:
-    """Return a file's name, its submission and lab, and why it cannot be graded, or ""."""
-    name = Path(arguments.path(path, "the file")).name
+def _distinct(paths: Sequence[Path]) -> list[str]:
+    """Return the names of files, with their folders if two files have one name."""
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        names = [f"{path.absolute().parent.name}/{path.name}" for path in paths]
+    return names
+
+
+def _read(path: Path, given: Lab | None) -> tuple[Submission | None, Lab | None, str]:
+    """Return a file's submission and its lab, and why it cannot be graded, or ""."""
     try:
         submission = read_submission(path)
-        return name, submission, given or _lab_of(submission, None), ""
+        return submission, given or _lab_of(submission, None), ""
     except ProblemError as error:
-        return name, None, None, str(error)
+        return None, None, str(error)
 
 
 def _graded_or_not(submission: Submission, lab: Lab, engine: str) -> Grade:

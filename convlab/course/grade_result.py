@@ -123,7 +123,10 @@ class Grades(Result):
         lines = []
         for grade in self.grades:
             for failure in grade.facts["failures"][:1]:
-                lines.append(f"  {grade.facts['file']}: {failure.split(chr(10))[0]}")
+                # An example may follow the first line, after a colon.
+                first = failure.partition("\n")[0].removesuffix(":")
+                name = grade.facts["file"]
+                lines.append(f"  {first}" if first.startswith(name) else f"  {name}: {first}")
         return lines
 
     @property

@@ -97,9 +97,26 @@ def test_a_class_has_a_row_for_each_file_and_shows_which_is_graded(monkeypatch, 
     reasons = [each.facts["failures"][0] for each in grades]
     assert reasons[0] == "refused here" and grades[0].facts["student"] == "Ada"
     assert "empty.cu has no comment block with answers" in reasons[1]
+    assert "\n  good.cu: refused here\n  empty.cu has no comment block" in str(grades)
     assert "folder is a folder; give the files in it: " in reasons[2]
     assert grades.frame.points.tolist() == [0, 0, 0] and grades.frame.of.tolist() == [100] * 3
     assert any("grading good.cu" in each for each in shown)
+
+
+@pytest.mark.pure
+def test_files_of_one_name_have_their_folders_in_the_table(monkeypatch, tmp_path):
+    def refused(submission, lab, engine):
+        raise ProblemError("refused here")
+
+    monkeypatch.setattr(grade_module, "_graded", refused)
+    files = []
+    for folder in ("ada", "emmy"):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "lab.cu")
+        files[-1].write_text(f"/* lab\nname: {folder}\n*/\n")
+    grades = grade(files, "direct")
+    assert grades.frame.file.tolist() == ["ada/lab.cu", "emmy/lab.cu"]
+    assert "emmy/lab.cu: refused here" in str(grades)
 
 
 @pytest.mark.pure
