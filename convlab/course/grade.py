@@ -72,7 +72,10 @@ def grade(
     paths = [arguments.path(path, "the file") for path in arguments.several(file, "the files")]
     read = [_read(path, given) for path in paths]
     # This is known before a file is graded, and a class takes minutes.
-    _require_one_lab([lab for _, lab, _ in read if lab])
+    labs = [lab for _, lab, _ in read if lab]
+    _require_one_lab(labs)
+    # A file without answers counts like the others of its class.
+    of_class = given or next(iter(labs), None)
     grades = []
     with bar(total=len(read), leave=False) as progress:
         for name, (submission, own_lab, reason) in zip(_distinct(paths), read, strict=True):
@@ -81,7 +84,7 @@ def grade(
                 result = _graded_or_not(submission, own_lab, engine)
                 result = Grade({**result.facts, "file": name}, result.source)
             else:
-                result = Grade(_ungraded(name, reason, given), "")
+                result = Grade(_ungraded(name, reason, of_class), "")
             grades.append(result)
             progress.update()
     return Grades(tuple(grades))

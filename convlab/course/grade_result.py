@@ -12,6 +12,8 @@ from ..core.show.result import Result
 from ..core.show.table import Table
 
 _PARTS = ("correct", "prediction", "pars", "question")
+# A table of the usual width shows so many characters of a part's result.
+_LONG_RESULT = 70
 _MORE = "a grade has no figure; draw the counts with convlab.inspect(...).plot()"
 
 
@@ -61,7 +63,10 @@ class Grade(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        return [f"  {line}" for line in self.facts["failures"]]
+        # The table cuts a long result.
+        long = [part for part in self.facts["parts"] if len(part["result"]) > _LONG_RESULT]
+        results = [f"  {part['part']}: {part['result']}" for part in long]
+        return [*results, *(f"  {line}" for line in self.facts["failures"])]
 
     @property
     def notes(self) -> Sequence[str]:

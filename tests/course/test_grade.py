@@ -10,7 +10,10 @@ from convlab.__main__ import main
 from convlab.core import rooms as grade_rooms
 from convlab.core.errors import LaunchError, ProblemError
 from convlab.core.machine import progress
+from convlab.course import grading
 from convlab.course.grade import grade, verify
+from convlab.course.grade_result import Grade
+from convlab.course.lab import Milestone, Par
 from tests.submissions import deviations, right_predictions, write_lab, write_submission
 
 grade_module = sys.modules["convlab.course.grade"]
@@ -89,11 +92,12 @@ def test_a_class_has_a_row_for_each_file_and_shows_which_is_graded(monkeypatch, 
         raise ProblemError("refused here")
 
     monkeypatch.setattr(grade_module, "_graded", refused)
-    (tmp_path / "good.cu").write_text("/* lab\nname: Ada\n*/\n")
+    (tmp_path / "good.cu").write_text("/* lab\nname: Ada\nlab: direct\n*/\n")
     (tmp_path / "empty.cu").write_text("")
     (tmp_path / "folder").mkdir()
     files = [tmp_path / name for name in ("good.cu", "empty.cu", "folder")]
-    grades = grade(files, "direct")
+    # The files name the lab.
+    grades = grade(files)
     reasons = [each.facts["failures"][0] for each in grades]
     assert reasons[0] == "refused here" and grades[0].facts["student"] == "Ada"
     assert "empty.cu has no comment block with answers" in reasons[1]
@@ -117,6 +121,32 @@ def test_files_of_one_name_have_their_folders_in_the_table(monkeypatch, tmp_path
     grades = grade(files, "direct")
     assert grades.frame.file.tolist() == ["ada/lab.cu", "emmy/lab.cu"]
     assert "emmy/lab.cu: refused here" in str(grades)
+
+
+@pytest.mark.pure
+def test_a_long_report_keeps_its_second_place():
+    race = "race: store to byte 4 of extern __shared__ " + "and a load " * 20 + "at lab.cu:85"
+    assert grading._brief(LaunchError(race)) == race
+    shown = grading._brief(LaunchError("x" * 9000))
+    assert shown.endswith("x ...") and len(shown) < 600
+
+
+@pytest.mark.pure
+def test_the_next_milestone_is_one_that_gives_more():
+    first, last = Milestone("01_direct", 0.4, 1000.0), Milestone("01b", 1.0, 100.0)
+    par = Par("load_sectors", 20, (first, last))
+    assert grading.next_of(par, 2000.0) is first
+    assert grading.next_of(par, 1000.0) is last
+    assert grading.next_of(par, 100.0) is None
+
+
+@pytest.mark.pure
+def test_a_result_that_the_table_cuts_is_below_it():
+    result = "load_sectors 860,160 reaches 01_direct; " + "more " * 20 + "end"
+    part = {"part": "pars", "points": 8.0, "of": 30, "result": result}
+    facts = {"file": "lab.cu", "student": "Ada", "lab": "direct", "points": 8.0, "of": 30}
+    shown = str(Grade(facts | {"parts": [part], "own": "", "failures": [], "notes": []}, ""))
+    assert "…" in shown and shown.endswith("end") and "\n  pars: load_sectors" in shown
 
 
 @pytest.mark.pure
