@@ -12,6 +12,7 @@ from ..core import arguments, forecast
 from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
+from ..core.kernel.kernel import tunables as known_tunables
 from ..core.kernel.provenance import made_of
 from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
@@ -118,7 +119,7 @@ def sweep(
             raise ProblemError('gpu= predicts times of simulated kernels: use engine="sim"')
     predicts_for = find_gpu(gpu)
     predicts = kernel.counts and forecast.available()
-    grid = _grid(tunables)
+    grid = _grid(tunables, kernel)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     kernels = [kernel.tuned(point) for point in points]
     wholes = [kernel.asked(each) for each in members(problems)[0]]
@@ -224,7 +225,7 @@ def _samples(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(samples, columns=["problem", "kernel", "ms"])
 
 
-def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
+def _grid(tunables: Mapping[str, Iterable[int]], kernel: Kernel) -> dict[str, list[int]]:
     """Return the tunables with their values as lists, without repetitions."""
     if not isinstance(tunables, Mapping):
         shown = arguments.shown(tunables)
@@ -238,7 +239,11 @@ def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
             whole.append(arguments.whole(value, f"a value of {name}"))
         grid[name] = list(dict.fromkeys(whole))
     if not grid or not all(grid.values()):
-        raise ProblemError("nothing to sweep: give at least one value to each tunable: TILE=8,16")
+        names = ", ".join(known_tunables(kernel.file.whole)) or "no tunable"
+        raise ProblemError(
+            "nothing to sweep: give at least one value to each tunable: TILE=8,16; "
+            f"{kernel.name} has: {names}"
+        )
     return grid
 
 
