@@ -168,7 +168,14 @@ def _lab_of(submission: Submission, word: str | Path | None) -> Lab:
             f"{submission.path.name} names no lab: give one with --lab, or add `lab: NAME` to the "
             f"block of answers; there are {', '.join(names())}"
         )
-    return find_lab(arguments.choice(submission.lab, "lab", names()))
+    if submission.lab not in names():
+        near = arguments.hint(submission.lab, names())
+        raise ProblemError(
+            f"{submission.path.name} is for the lab {arguments.shown(submission.lab)}, which convlab "
+            f"does not have: give the lab's file, --lab NAME.toml, or one of {', '.join(names())}"
+            f"{near}"
+        )
+    return find_lab(submission.lab)
 
 
 def _graded(submission: Submission, lab: Lab, engine: str) -> Grade:

@@ -772,6 +772,17 @@ USAGE = {
 }
 
 
+def test_a_folder_is_no_kernel(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "wide"):
+        (tmp_path / name).mkdir()
+    assert main(["check", "mine"]) == 2
+    assert "mine is a folder; give a .cu file in it" in capsys.readouterr().err
+    # A problem's name after kernels is a missing --problem.
+    assert main(["compare", "01", "wide"]) == 2
+    assert "folder" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("words", "message"), USAGE.values(), ids=USAGE)
 def test_usage_error(run, tmp_path, words, message):
     (tmp_path / "empty.md").write_text("nothing\n")

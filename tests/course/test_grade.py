@@ -124,6 +124,21 @@ def test_files_of_one_name_have_their_folders_in_the_table(monkeypatch, tmp_path
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize(
+    ("lab", "message"),
+    [
+        ("stride", "lab.cu is for the lab 'stride', .* give the lab's file, --lab NAME.toml"),
+        ("dirct", "or one of direct, .*; did you mean direct?"),
+    ],
+)
+def test_an_unknown_lab_of_a_file(tmp_path, lab, message):
+    path = tmp_path / "lab.cu"
+    path.write_text(f"/* lab\nname: Ada\nlab: {lab}\n*/\n")
+    with pytest.raises(ProblemError, match=message):
+        grade(path)
+
+
+@pytest.mark.pure
 def test_a_long_report_keeps_its_second_place():
     race = "race: store to byte 4 of extern __shared__ " + "and a load " * 20 + "at lab.cu:85"
     assert grading._brief(LaunchError(race)) == race
