@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     results: list[Any] = []
     document: dict[str, Any] = {}
     status = STATUSES[CORRECT]
-    shown_words = " ".join(words)[:60]
+    shown_words = textwrap.shorten(" ".join(words), 60, placeholder=" ...")
     with warnings.catch_warnings(), _only_json(arguments.json) as out, Lines(desc=shown_words):
         # A warning is shown without its place in our sources.
         warnings.showwarning = lambda text, *_: print(f"convlab: {text}", file=sys.stderr)

@@ -190,7 +190,9 @@ def _find(name: str, variables: Mapping[str, Any]) -> None:
     try:
         catalog.find(name)
     except CatalogError:
-        is_file = catalog.is_path(name) or os.path.isfile(name)
+        # A folder may have the name of a problem, which is the better hint.
+        is_folder = os.path.isdir(name) and name not in problem_names()
+        is_file = catalog.is_path(name) or os.path.isfile(name) or is_folder
         if is_file or hint(name, catalog.names()):
             raise
         kernels = [*_held_kernels(variables), *catalog.names(), *BASELINES]

@@ -10,6 +10,7 @@ from typing import Any
 from ..core import arguments, rooms
 from ..core.errors import LaunchError, ProblemError
 from ..core.machine import child
+from ..core.machine.progress import bar
 from .grade_result import Grade, Grades, Verified
 from .grading import grade_of
 from .lab import Lab, find_lab, names
@@ -68,18 +69,51 @@ def grade(
         submission = read_submission(file)
         return _graded(submission, _lab_of(submission, lab), engine)
     given = None if lab is None else find_lab(lab)
+    paths = [arguments.path(path, "the file") for path in arguments.several(file, "the files")]
+    read = [_read(path, given) for path in paths]
+    # This is known before a file is graded, and a class takes minutes.
+    labs = [lab for _, lab, _ in read if lab]
+    _require_one_lab(labs)
+    # A file without answers counts like the others of its class.
+    of_class = given or next(iter(labs), None)
     grades = []
-    for path in arguments.several(file, "the files"):
-        name = Path(arguments.path(path, "the file")).name
-        try:
-            submission = read_submission(path)
-            own_lab = given or _lab_of(submission, None)
-            result = _graded(submission, own_lab, engine)
-        except ProblemError as error:
-            result = Grade(_ungraded(name, str(error), given), "")
-        grades.append(result)
-    _require_one_lab(grades)
+    with bar(total=len(read), leave=False) as progress:
+        for name, (submission, own_lab, reason) in zip(_distinct(paths), read, strict=True):
+            progress.set_description_str(f"grading {name}")
+            if submission and own_lab:
+                result = _graded_or_not(submission, own_lab, engine)
+                result = Grade({**result.facts, "file": name}, result.source)
+            else:
+                result = Grade(_ungraded(name, reason, of_class), "")
+            grades.append(result)
+            progress.update()
     return Grades(tuple(grades))
+
+
+def _distinct(paths: Sequence[Path]) -> list[str]:
+    """Return the names of files, with their folders if two files have one name."""
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        names = [f"{path.absolute().parent.name}/{path.name}" for path in paths]
+    return names
+
+
+def _read(path: Path, given: Lab | None) -> tuple[Submission | None, Lab | None, str]:
+    """Return a file's submission and its lab, and why it cannot be graded, or ""."""
+    try:
+        submission = read_submission(path)
+        return submission, given or _lab_of(submission, None), ""
+    except ProblemError as error:
+        return None, None, str(error)
+
+
+def _graded_or_not(submission: Submission, lab: Lab, engine: str) -> Grade:
+    """Return the grade of a file of a class; a file that the grader refuses has 0 points, and why."""
+    try:
+        return _graded(submission, lab, engine)
+    except ProblemError as error:
+        name = submission.path.name
+        return Grade(_ungraded(name, str(error), lab, submission), submission.source)
 
 
 def verify(receipt: str | Path, lab: str | Path | None = None) -> Verified:
@@ -134,7 +168,14 @@ def _lab_of(submission: Submission, word: str | Path | None) -> Lab:
             f"{submission.path.name} names no lab: give one with --lab, or add `lab: NAME` to the "
             f"block of answers; there are {', '.join(names())}"
         )
-    return find_lab(arguments.choice(submission.lab, "lab", names()))
+    if submission.lab not in names():
+        near = arguments.hint(submission.lab, names())
+        raise ProblemError(
+            f"{submission.path.name} is for the lab {arguments.shown(submission.lab)}, which convlab "
+            f"does not have: give the lab's file, --lab NAME.toml, or one of {', '.join(names())}"
+            f"{near}"
+        )
+    return find_lab(submission.lab)
 
 
 def _graded(submission: Submission, lab: Lab, engine: str) -> Grade:
@@ -181,8 +222,11 @@ def _ungraded(
     return facts | {"own": "", "counts": [], "failures": [reason], "notes": []}
 
 
-def _require_one_lab(grades: Sequence[Grade]) -> None:
+def _require_one_lab(labs: Sequence[Lab]) -> None:
     """Raise ProblemError if files of one table name several labs."""
-    labs = sorted({grade.facts["lab"] for grade in grades} - {""})
-    if len(labs) > 1:
-        raise ProblemError(f"the files name several labs: {', '.join(labs)}; give one with --lab")
+    several = sorted({lab.name for lab in labs})
+    if len(several) > 1:
+        raise ProblemError(
+            f"the files name several labs: {', '.join(several)}; give one with --lab, or grade the "
+            "files of each lab in a call of their own"
+        )

@@ -12,6 +12,8 @@ from ..core.show.result import Result
 from ..core.show.table import Table
 
 _PARTS = ("correct", "prediction", "pars", "question")
+# A table of the usual width shows so many characters of a part's result.
+_LONG_RESULT = 70
 _MORE = "a grade has no figure; draw the counts with convlab.inspect(...).plot()"
 
 
@@ -61,7 +63,10 @@ class Grade(Result):
 
     @property
     def details(self) -> Sequence[str]:
-        return [f"  {line}" for line in self.facts["failures"]]
+        # The table cuts a long result.
+        long = [part for part in self.facts["parts"] if len(part["result"]) > _LONG_RESULT]
+        results = [f"  {part['part']}: {part['result']}" for part in long]
+        return [*results, *(f"  {line}" for line in self.facts["failures"])]
 
     @property
     def notes(self) -> Sequence[str]:
@@ -123,7 +128,10 @@ class Grades(Result):
         lines = []
         for grade in self.grades:
             for failure in grade.facts["failures"][:1]:
-                lines.append(f"  {grade.facts['file']}: {failure.split(chr(10))[0]}")
+                # An example may follow the first line, after a colon.
+                first = failure.partition("\n")[0].removesuffix(":")
+                name = grade.facts["file"]
+                lines.append(f"  {first}" if first.startswith(name) else f"  {name}: {first}")
         return lines
 
     @property

@@ -27,6 +27,8 @@ NEAR = 0.1
 # A milestone is reached by a count that is larger by at most this share.
 SLACK = 0.01
 _MOST_FAILURES = 3
+# The most characters of a line of a failure. A race, with both of its places, has about 300.
+_LONGEST_LINE = 500
 _SEED = 0
 _ENDLESS = ("endless loop", "out of time")
 
@@ -195,10 +197,12 @@ class Grading:
             milestone = reached_by(par, values[par.quantity])
             points += par.points * (milestone.share if milestone else 0)
             who = milestone.kernel if milestone else "no milestone"
-            reached.append(f"{par.quantity} {values[par.quantity]:,.6g} reaches {who}")
+            further = next_of(par, values[par.quantity])
+            then = f"; the next, {further.kernel}, is {further.value:,.6g}" if further else ""
+            reached.append(f"{par.quantity} {values[par.quantity]:,.6g} reaches {who}{then}")
         total = sum(par.points for par in counted)
         scale = self.lab.points["pars"] / total if total else 0
-        self._part("pars", points * scale, "; ".join(reached) or "no pars")
+        self._part("pars", points * scale, ". ".join(reached) or "no pars")
 
     def _time(self, kernel: Kernel, passed: bool) -> None:
         """Give points linear in the time on this GPU, between the two bounds of the lab."""
@@ -264,6 +268,16 @@ def reached_by(par: Par, value: float) -> Milestone | None:
     return reached
 
 
+def next_of(par: Par, value: float) -> Milestone | None:
+    """Return the first milestone that a count does not reach and that gives more, or None."""
+    reached = reached_by(par, value)
+    share = reached.share if reached else 0
+    for milestone in par.milestones:
+        if milestone.value is not None and milestone.share > share:
+            return milestone
+    return None
+
+
 def linear(ms: float, fast: float, slow: float) -> float:
     """Return the share of points for a time: 1 at `fast` or below, 0 at `slow` or above.
 
@@ -294,4 +308,9 @@ def _brief(error: ConvlabError) -> str:
     lines = [line for line in str(error).split("\n") if not line.startswith("full log: ")]
     if isinstance(error, LaunchError) and error.kind in _ENDLESS:
         return f"did not end within {LAUNCH_SECONDS:g} s"
-    return "\n".join(line[:200] for line in lines[:4])
+    return "\n".join(_cut(line) for line in lines[:4])
+
+
+def _cut(line: str) -> str:
+    """Return a line, or its beginning if it is longer than a report's longest."""
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} ..."

@@ -54,6 +54,9 @@ def read_submission(path: str | Path) -> Submission:
         The file cannot be read, or its block is missing or has an invalid entry.
     """
     location = arguments.path(path, "the file")
+    if location.is_dir():
+        name = arguments.end_of(location)
+        raise ProblemError(f"{name} is a folder; give the files in it: {name}/*.cu")
     if location.suffix != ".cu":
         raise ProblemError(f"{arguments.end_of(location)} is no .cu file; name the student's file")
     if location.is_symlink() or not location.is_file():

@@ -174,8 +174,8 @@ def vet_library(library: Path, name: str) -> None:
     for symbol in sorted(defined):
         if symbol not in _LINKER and not _ENTRIES.match(symbol):
             raise ProblemError(
-                f"{name} defines {symbol[:60]} with C linkage; a lab's file defines conv2d only, and "
-                "__global__ and __device__ functions without extern"
+                f"{name} defines {symbol[:60]}, a variable or a function with C linkage; a lab's file "
+                "defines conv2d only, and __global__ and __device__ functions without extern"
             )
     patterns = (_INSERTED, _MATHEMATICS)
     allowed = _PLAIN_C | exported(runtime()) | _used_by_a_shipped_kernel()

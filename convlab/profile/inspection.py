@@ -126,7 +126,7 @@ class Inspection(Result):
         """What limits the kernel, in a sentence, by the time model."""
         model = self.predicted
         if model is None:
-            return "no verdict: see the notes"
+            return f"{'no verdict' if self.ok else 'it did not run'}: see the notes"
         measured = f", measured: {short(self.ms)} ms" if self.ms else ""
         return f"the model's verdict: {model.verdict}; it predicts {short(model.ms)} ms{measured}"
 

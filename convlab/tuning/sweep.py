@@ -13,6 +13,7 @@ from ..core import arguments, forecast
 from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
+from ..core.kernel.kernel import tunables as known_tunables
 from ..core.kernel.provenance import made_of
 from ..core.kernel.runnable import Runnable
 from ..core.kernel.runner import runner
@@ -124,7 +125,7 @@ def sweep(
             raise ProblemError('gpu= predicts times of simulated kernels: use engine="sim"')
     predicts_for = find_gpu(gpu)
     predicts = is_kernel and kernel.counts and forecast.available()
-    grid = _grid(tunables)
+    grid = _grid(tunables, kernel)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     kernels = [kernel.tuned(point) for point in points]
     if problems is None and not is_kernel:
@@ -277,7 +278,7 @@ def _samples(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(samples, columns=["problem", "kernel", "ms"])
 
 
-def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
+def _grid(tunables: Mapping[str, Iterable[int]], kernel: Runnable) -> dict[str, list[int]]:
     """Return the tunables with their values as lists, without repetitions."""
     if not isinstance(tunables, Mapping):
         shown = arguments.shown(tunables)
@@ -291,7 +292,11 @@ def _grid(tunables: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
             whole.append(arguments.whole(value, f"a value of {name}"))
         grid[name] = list(dict.fromkeys(whole))
     if not grid or not all(grid.values()):
-        raise ProblemError("nothing to sweep: give at least one value to each tunable: TILE=8,16")
+        text = "nothing to sweep: give at least one value to each tunable: TILE=8,16"
+        if isinstance(kernel, Kernel):
+            names = ", ".join(known_tunables(kernel.file.whole)) or "no tunable"
+            text += f"; {kernel.name} has: {names}"
+        raise ProblemError(text)
     return grid
 
 

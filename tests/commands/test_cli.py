@@ -692,7 +692,10 @@ USAGE = {
         "no kernel is named 'AlexNet'; did you mean kernelbench.50_alexnet",
     ),
     "a file that lies here": (["check", "min"], "did you mean mine.cu?"),
-    "a folder": (["check", "./"], "there is no file ./; there are mine.cu, 01_direct"),
+    "a folder": (
+        ["check", "./"],
+        "./ is a folder; give a .cu file in it, or a kernel's name; there are mine.cu, 01_direct",
+    ),
     "a misspelt bias": (["check", "01", "--problem", "wide", "bais"], "did you mean bias?"),
     "a ReLU of nothing": (["check", "01", "relu"], "relu is part of a problem"),
     "a problem without quotes": (
@@ -769,6 +772,17 @@ USAGE = {
         "there are square, rect, wide, headline",
     ),
 }
+
+
+def test_a_folder_is_no_kernel(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "wide"):
+        (tmp_path / name).mkdir()
+    assert main(["check", "mine"]) == 2
+    assert "mine is a folder; give a .cu file in it" in capsys.readouterr().err
+    # A problem's name after kernels is a missing --problem.
+    assert main(["compare", "01", "wide"]) == 2
+    assert "folder" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "message"), USAGE.values(), ids=USAGE)

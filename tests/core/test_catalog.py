@@ -210,7 +210,8 @@ def test_find_by_name_prefix_and_path(kernels, monkeypatch):
         ("01_dirct.cu", r"no file 01_dirct.cu; did you mean .*kernels/01_direct\.cu"),
         ("kernels/01_dirct.cu", r"did you mean .*01_direct\.cu"),
         ("/nowhere/zzzzzz.cu", r"no file /nowhere/zzzzzz\.cu; there are 01_direct"),
-        (Path("/tmp"), "there is no file /tmp; there are"),
+        (Path("/tmp"), "/tmp is a folder; give a .cu file in it, or a kernel's name; there are"),
+        (".", "is a folder; give a .cu file in it"),
         ("some/where", "there is no file some/where"),
     ],
 )

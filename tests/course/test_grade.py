@@ -1,6 +1,7 @@
 """Files are graded: a right one, and some of the twenty of ``tests.instruments.graded``."""
 
 import json
+import sys
 
 import pytest
 
@@ -8,10 +9,14 @@ import convlab
 from convlab.__main__ import main
 from convlab.core import rooms as grade_rooms
 from convlab.core.errors import LaunchError, ProblemError
-from convlab.course import vet
+from convlab.core.machine import progress
+from convlab.course import grading, vet
 from convlab.course.grade import grade, verify
+from convlab.course.grade_result import Grade
+from convlab.course.lab import Milestone, Par
 from tests.submissions import deviations, right_predictions, write_lab, write_submission
 
+grade_module = sys.modules["convlab.course.grade"]
 pytestmark = pytest.mark.xdist_group("course")
 
 
@@ -78,6 +83,97 @@ def test_on_a_gpu_points_follow_the_time(small):
         part["part"]: part["points"] for part in grade(path, timed, engine="cuda").facts["parts"]
     }
     assert parts["correct"] == 40 and parts["pars"] == 30
+
+
+@pytest.mark.pure
+def test_files_of_several_labs_are_refused_before_any_is_graded(monkeypatch, tmp_path):
+    monkeypatch.setattr(grade_module, "_graded", lambda *_: pytest.fail("a file was graded"))
+    for name in ("direct", "tile"):
+        answers = f"/* lab\nname: Ada\nlab: {name}\n*/\n"
+        (tmp_path / f"{name}.cu").write_text(answers)
+    with pytest.raises(ProblemError, match="several labs: direct, tile; give one with --lab"):
+        grade([tmp_path / "direct.cu", tmp_path / "tile.cu"])
+
+
+@pytest.mark.pure
+def test_a_class_has_a_row_for_each_file_and_shows_which_is_graded(monkeypatch, tmp_path):
+    shown = []
+
+    def refused(submission, lab, engine):
+        shown.extend(each.desc for each in progress.tqdm._instances)
+        raise ProblemError("refused here")
+
+    monkeypatch.setattr(grade_module, "_graded", refused)
+    (tmp_path / "good.cu").write_text("/* lab\nname: Ada\nlab: direct\n*/\n")
+    (tmp_path / "empty.cu").write_text("")
+    (tmp_path / "folder").mkdir()
+    files = [tmp_path / name for name in ("good.cu", "empty.cu", "folder")]
+    # The files name the lab.
+    grades = grade(files)
+    reasons = [each.facts["failures"][0] for each in grades]
+    assert reasons[0] == "refused here" and grades[0].facts["student"] == "Ada"
+    assert "empty.cu has no comment block with answers" in reasons[1]
+    assert "\n  good.cu: refused here\n  empty.cu has no comment block" in str(grades)
+    assert "folder is a folder; give the files in it: " in reasons[2]
+    assert grades.frame.points.tolist() == [0, 0, 0] and grades.frame.of.tolist() == [100] * 3
+    assert any("grading good.cu" in each for each in shown)
+
+
+@pytest.mark.pure
+def test_files_of_one_name_have_their_folders_in_the_table(monkeypatch, tmp_path):
+    def refused(submission, lab, engine):
+        raise ProblemError("refused here")
+
+    monkeypatch.setattr(grade_module, "_graded", refused)
+    files = []
+    for folder in ("ada", "emmy"):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "lab.cu")
+        files[-1].write_text(f"/* lab\nname: {folder}\n*/\n")
+    grades = grade(files, "direct")
+    assert grades.frame.file.tolist() == ["ada/lab.cu", "emmy/lab.cu"]
+    assert "emmy/lab.cu: refused here" in str(grades)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("lab", "message"),
+    [
+        ("stride", "lab.cu is for the lab 'stride', .* give the lab's file, --lab NAME.toml"),
+        ("dirct", "or one of direct, .*; did you mean direct?"),
+    ],
+)
+def test_an_unknown_lab_of_a_file(tmp_path, lab, message):
+    path = tmp_path / "lab.cu"
+    path.write_text(f"/* lab\nname: Ada\nlab: {lab}\n*/\n")
+    with pytest.raises(ProblemError, match=message):
+        grade(path)
+
+
+@pytest.mark.pure
+def test_a_long_report_keeps_its_second_place():
+    race = "race: store to byte 4 of extern __shared__ " + "and a load " * 20 + "at lab.cu:85"
+    assert grading._brief(LaunchError(race)) == race
+    shown = grading._brief(LaunchError("x" * 9000))
+    assert shown.endswith("x ...") and len(shown) < 600
+
+
+@pytest.mark.pure
+def test_the_next_milestone_is_one_that_gives_more():
+    first, last = Milestone("01_direct", 0.4, 1000.0), Milestone("01b", 1.0, 100.0)
+    par = Par("load_sectors", 20, (first, last))
+    assert grading.next_of(par, 2000.0) is first
+    assert grading.next_of(par, 1000.0) is last
+    assert grading.next_of(par, 100.0) is None
+
+
+@pytest.mark.pure
+def test_a_result_that_the_table_cuts_is_below_it():
+    result = "load_sectors 860,160 reaches 01_direct; " + "more " * 20 + "end"
+    part = {"part": "pars", "points": 8.0, "of": 30, "result": result}
+    facts = {"file": "lab.cu", "student": "Ada", "lab": "direct", "points": 8.0, "of": 30}
+    shown = str(Grade(facts | {"parts": [part], "own": "", "failures": [], "notes": []}, ""))
+    assert "…" in shown and shown.endswith("end") and "\n  pars: load_sectors" in shown
 
 
 @pytest.mark.pure

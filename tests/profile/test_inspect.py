@@ -484,12 +484,13 @@ def test_missing_information_is_a_note_of_one_line(monkeypatch) -> None:
     assert any(note.startswith("no registers") and "pip install" in note for note in found.notes)
     assert any(note.startswith("no prediction") for note in found.notes)
     assert not any("\n" in note for note in found.notes)
-    assert "sectors per load" in str(found)
+    assert "sectors per load" in str(found) and found.verdict == "no verdict: see the notes"
     # a kernel with an error is still compiled, and the error is a note of one line
     source = convlab.load("01_direct").source.replace("g_y[i] =", "g_y[i + 4096] =")
     found = convlab.inspect(kernel.compile(source, name="wild", engine="sim"), SMALL)
     assert any(note.startswith("not simulated") and "out of bounds" in note for note in found.notes)
     assert found.measured is None and found.predicted is None
+    assert found.verdict == "it did not run: see the notes"
     assert "wild" in str(found) and found.plot()
 
 

@@ -53,6 +53,11 @@ def test_a_sweep_is_drawn(swept, tunables, tmp_path):
     assert convlab.core.show.charts.sweep_chart(pd.DataFrame())._repr_png_()
 
 
+def test_a_sweep_of_nothing_names_the_tunables():
+    with pytest.raises(ProblemError, match="nothing to sweep.*; 01_direct has: THREADS"):
+        convlab.sweep("01_direct", {}, "wide", engine="sim")
+
+
 def test_a_sweep_puts_the_best_first_within_a_problem():
     found = sweep("03", {"TILE": [8, 16]}, problems=[SMALL, PLAIN])
     assert list(found.frame["problem"]) == ["small", "small", "plain", "plain"]

@@ -313,10 +313,15 @@ def find(name_or_path: str | Path, also: Collection[str] = tuple(BASELINES)) -> 
     if matches:
         stems = ", ".join(path.stem for path in matches)
         raise CatalogError(f"{shown(text)} matches several kernels: {stems}; write one of them out")
-    if is_path(text):
+    if is_path(text) and not os.path.isdir(path):
         raise CatalogError(f"there is no file {end_of(text)}{_suggestion(path)}")
     if text in BASELINES:
         raise CatalogError(f"{text} is a library's convolution; give a .cu file here")
+    if text and os.path.isdir(path):
+        known = hint("", names(), SHOWN)
+        raise CatalogError(
+            f"{end_of(text)} is a folder; give a .cu file in it, or a kernel's name{known}"
+        )
     if os.path.isfile(path):
         raise CatalogError(
             f"no kernel is named {shown(text)}; to use the file, write ./{end_of(text)}"
