@@ -294,7 +294,9 @@ def last_block(text: str) -> tuple[int, str] | None:
     for languages in (("python", "py", "python3"), ("",)):
         chosen = [(line, code) for language, line, code in blocks if language in languages]
         # A text may end with an example of how to use the answer.
-        answers = [each for each in chosen if re.search(r"^class ModelNew\b", each[1], re.MULTILINE)]
+        answers = [
+            each for each in chosen if re.search(r"^class ModelNew\b", each[1], re.MULTILINE)
+        ]
         if chosen:
             return (answers or chosen)[-1]
     return None

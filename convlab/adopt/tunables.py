@@ -15,7 +15,9 @@ from .answer import Answer, Text
 from .cpp_functions import blanked
 
 # ``#define TILE 16``, with or without an #ifndef around it.
-_MACRO = re.compile(r"^([ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?)(\d+)(?=\)?[uU]?[ \t]*$)", re.MULTILINE)
+_MACRO = re.compile(
+    r"^([ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?)(\d+)(?=\)?[uU]?[ \t]*$)", re.MULTILINE
+)
 # ``constexpr int TILE = 16``, also one of several in a declaration.
 _CONSTANT = re.compile(
     r"\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+int|unsigned|int|size_t|int64_t|uint32_t|int32_t)"
