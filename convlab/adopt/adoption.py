@@ -433,7 +433,7 @@ def _build_ahead(spec: Mapping[str, Any], built: Built) -> None:
     """
     from .extension import Extension
 
-    start_process()
+    _process().start()
     answer = spec["answer"]
     for call in answer.calls:
         cpp = call.source("cpp_sources")
@@ -504,11 +504,6 @@ def _ask(function: str, spec: Mapping[str, Any], limit: float) -> dict[str, Any]
 
 
 _PROCESS: list[Any] = []
-
-
-def start_process() -> None:
-    """Start the process that runs answers, which then imports torch, while this one reads the files."""
-    _process().start()
 
 
 def _process() -> Any:

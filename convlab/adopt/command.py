@@ -100,10 +100,6 @@ class AdoptCommand(Command):
                 raise ProblemError("--to takes one answer")
             yield _skeleton(paths[0], arguments.to)
             return
-        if not arguments.diagnose:
-            from .adoption import start_process
-
-            start_process()
         from .table import judge_all, judge_one
 
         if len(paths) == 1:

@@ -151,7 +151,8 @@ def _judge(session: Session, spec: Mapping[str, Any]) -> None:
         raise Stop
     if spec.get("told"):
         what = "on scaled-down inputs" if session.engine == "sim" else "with the task's shapes"
-        text = f"{session.answer.path.name}: correct as asked, {what}; other shapes follow"
+        rest = "; other shapes follow" if spec["general"] else ""
+        text = f"{session.answer.path.name}: correct as asked, {what}{rest}"
         session.emit({"told": text})
     if session.engine == "cuda":
         _time(session, task, space, case)

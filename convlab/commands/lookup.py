@@ -149,7 +149,8 @@ def _kernel_file(name: str, tunables: str, command: str) -> str:
         )
     if tunables:
         raise ProblemError(
-            f"{shown} has no tunables: `adopt {shown} --to {stem}.cu` writes a file with some"
+            f"{shown} takes no @{tunables[:_LONGEST]}: change the number in the file; `sweep {shown} "
+            "NAME=8,16` tries several"
         )
     return name
 

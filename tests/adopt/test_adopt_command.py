@@ -57,7 +57,7 @@ def test_a_python_file_is_a_kernel_where_that_works(run, tmp_path):
         (["diff", "model.py"], "diff takes .cu files, and model.py can be a kernel in check"),
         (["sweep", "model.py", "TILE=8"], "model.py has no tunables: a sweep changes"),
         (["inspect", "model.py", "--problem", "wide"], "is inspected on its own task"),
-        (["compare", "01", "./model.py@TILE=8"], "model.py has no tunables"),
+        (["compare", "01", "./model.py@TILE=8"], "model.py takes no @TILE=8: change the number"),
         (["check", "other.py"], "there is no file other.py"),
         (["adopt"], "at least one file"),
         (["adopt", "other.py"], "there is no file other.py"),
