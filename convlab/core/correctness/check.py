@@ -381,8 +381,7 @@ class Checker:
         return report if plain.ok else plain
 
     def run_briefly(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
-        """Check one problem of the default check, without counts; run a long one once."""
-        setting = replace(setting, counted=False)
+        """Check one problem of the default check; run a long one once on the simulator."""
         if self.kernel.counts and _is_long(problem) and not setting.fits_any:
             setting = replace(setting, twice=False, most_watched=_MOST_WATCHED)
         return self.run(problem, setting)
