@@ -25,7 +25,7 @@ def test_outputs_of_a_gpu_are_of_one_day_and_one_commit() -> None:
         for record in records
         if record["device"] != "simulator"
     }
-    assert len(runs) == 1, f"{sorted(runs)}: run all notebooks with --in-place on one GPU"
+    assert len(runs) <= 1, f"{sorted(runs)}: run all notebooks with --in-place on one GPU"
     assert not any("+" in commit for _, commit, _ in runs), "commit the kernels before the run"
 
 
