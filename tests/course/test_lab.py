@@ -8,6 +8,7 @@ import pytest
 
 import convlab
 from convlab.core.errors import ProblemError
+from convlab.core.kernel import catalog
 from convlab.course import guess as guess_module
 from convlab.course.grade import grade, verify
 from convlab.course.grade_result import Grade, Grades, Verified
@@ -303,3 +304,10 @@ def test_a_guess_must_be_a_number(no_guesses):
 
 def test_every_lab_of_the_folder_is_listed():
     assert len(names()) == len([*FOLDER.glob("*.toml")]) / 2
+
+
+@pytest.mark.parametrize("lab", names())
+def test_the_kernels_of_a_labs_milestones_are_not_refused(lab):
+    for par in find_lab(lab).pars:
+        for milestone in par.milestones:
+            vet_source(catalog.find(milestone.kernel).read_text(), milestone.kernel)
