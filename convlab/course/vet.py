@@ -23,6 +23,7 @@ _HEADERS = {
     "cuda_fp16.h",
     "cuda_bf16.h",
     "cuda_pipeline.h",
+    "cuda_pipeline_primitives.h",
     "mma.h",
     "cooperative_groups.h",
     "cstdint",

@@ -302,3 +302,14 @@ def test_a_file_that_hides_a_shipped_kernel_is_reported_once(kernels, tmp_path):
 )
 def test_the_tunables_of_a_text(text, parts):
     assert module.split_tunables(text) == parts
+
+
+def test_a_students_answers_may_come_before_the_header():
+    answers = "/* lab\nname: Ada\nlab: ece408\n*/\n"
+    header = "// precision: tf32\n// supports: groups == 1\n"
+    assert module.parse_header(answers + header, "lab.cu").precision == "tf32"
+    assert module.parse_header(f"\n{answers}\n{header}", "lab.cu").precision == "tf32"
+    # Another comment ends the header, as before; and lines are counted with the answers.
+    assert module.parse_header("/* mine */\n" + header, "lab.cu").precision == "fp32"
+    with pytest.raises(CatalogError, match="lab.cu:5: precision is 'many'"):
+        module.parse_header(answers + "// precision: many\n", "lab.cu")

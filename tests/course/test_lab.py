@@ -8,6 +8,7 @@ import pytest
 
 import convlab
 from convlab.core.errors import ProblemError
+from convlab.core.kernel import catalog
 from convlab.course import guess as guess_module
 from convlab.course.grade import grade, verify
 from convlab.course.grade_result import Grade, Grades, Verified
@@ -198,7 +199,11 @@ def test_a_class_goes_on_after_a_file_without_answers(tmp_path, lab_file):
     grades = grade([tmp_path / "a.cu", tmp_path / "b.cu", tmp_path / "link.cu"], lab_file)
     assert isinstance(grades, Grades) and not grades.ok
     assert [row["points"] for row in grades.to_dict()["rows"]] == [0, 0, 0]
+<<<<<<< HEAD
     assert "\n  a.cu has no comment block with answers" in str(grades)
+=======
+    assert "\n  a.cu has no comment block" in str(grades)
+>>>>>>> teacher
     assert "root:" not in json.dumps(grades.to_dict())
     with pytest.raises(ProblemError, match="no plain file"):
         grade(tmp_path / "link.cu", lab_file)
@@ -209,7 +214,11 @@ def test_a_file_without_a_lab_says_which_there_are(tmp_path):
     with pytest.raises(ProblemError, match="names no lab.*direct"):
         grade(tmp_path / "a.cu")
     (tmp_path / "a.cu").write_text("/* lab\nname: a\nlab: ../evil\n*/\n")
+<<<<<<< HEAD
     with pytest.raises(ProblemError, match="is for the lab '../evil', which convlab does not have"):
+=======
+    with pytest.raises(ProblemError, match="the lab '../evil', which convlab does not have"):
+>>>>>>> teacher
         grade(tmp_path / "a.cu")
 
 
@@ -303,3 +312,10 @@ def test_a_guess_must_be_a_number(no_guesses):
 
 def test_every_lab_of_the_folder_is_listed():
     assert len(names()) == len([*FOLDER.glob("*.toml")]) / 2
+
+
+@pytest.mark.parametrize("lab", names())
+def test_the_kernels_of_a_labs_milestones_are_not_refused(lab):
+    for par in find_lab(lab).pars:
+        for milestone in par.milestones:
+            vet_source(catalog.find(milestone.kernel).read_text(), milestone.kernel)

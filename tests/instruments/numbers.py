@@ -3,8 +3,8 @@
     python -m tests.instruments.numbers            write them
     python -m tests.instruments.numbers --check    write nothing; exit status 1 if they are not current
 
-Nothing is measured here. The sources are notebooks/h200.json, kernels/README.md, convlab/EVIDENCE.md,
-convlab/sim/sanitizer.md and tests/instruments/foreign.md; each is written by a command of its own.
+Nothing is measured here. The sources are notebooks/h200.json, kernels/README.md, gradients_h100.json,
+convlab/EVIDENCE.md, convlab/sim/sanitizer.md and foreign.md; each is written by a command of its own.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import re
 import sys
 
+from tests.instruments.gradients import fastest
 from tests.instruments.pages import between, write_between
 from tests.instruments.picture import best_of_each_class
 from tests.instruments.stored_outputs import ROOT
@@ -30,6 +31,14 @@ def class_ratios() -> dict[str, str]:
         ratios = [pairs[name]["ratio"] for pairs in best]
         ranges[label] = f"{min(ratios):.1f} to {max(ratios):.1f}"
     return ranges
+
+
+def gradient_ratios(precision: str) -> str:
+    """Return the range of the best rung's speed over cuDNN's, in the gradients of the same layers."""
+    text = (ROOT / "tests" / "instruments" / "gradients_h100.json").read_text()
+    rows = json.loads(text)["rows"]["backward"][precision].values()
+    ratios = [row["cudnn_ms"] / fastest(row)[1] for row in rows]
+    return f"{min(ratios):.1f} to {max(ratios):.1f}"
 
 
 def geometric_mean(precision: str) -> str:
@@ -76,6 +85,10 @@ def table() -> str:
             f"**{ratios['fp32']} times** cuDNN's speed",
             f"in fp32 on three large layers in NCHW, on an H200; TF32 {ratios['TF32']}, "
             f"bf16 {ratios['bf16']}, fp16 {ratios['fp16']} ({tables})",
+        ),
+        (
+            f"**{gradient_ratios('tf32')} times** cuDNN's speed",
+            f"in the gradients of these layers in TF32, on an H100; fp32 {gradient_ratios('fp32')}",
         ),
         (
             f"**{geometric_mean('tf32')} times** cuDNN's speed",

@@ -230,11 +230,17 @@ def _parsed(key: str, value: str, computes: Computation) -> object:
     return value
 
 
+# A student's answers to a lab, which may come before the header.
+_ANSWERS = re.compile(r"\s*/\*[ \t]*lab[ \t]*\r?\n.*?\*/", re.DOTALL)
+
+
 def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
     """Return the header's values and the lines on which they start; whitespace is collapsed."""
     entries: dict[str, tuple[int, list[str]]] = {}
     current: str | None = None
     text = text.removeprefix("\ufeff")
+    if answers := _ANSWERS.match(text):
+        text = "\n" * answers[0].count("\n") + text[answers.end() :]
     blank = len(text) - len(text.lstrip())
     first_line = 1 + text[:blank].count("\n")
     for number, line in enumerate(text[blank:].splitlines(), first_line):
