@@ -1,11 +1,13 @@
 """Measure a training step of ResNet-18 with torch's convolutions and with convlab's.
 
-    python -m tests.instruments.training_step [--json FILE] [--write kernels/README.md]
+    python -m tests.instruments.training_step measure FILE.json
+    cp FILE.json tests/instruments/training_h100.json
+    python -m tests.instruments.training_step write kernels/README.md
 
 The network is ResNet-18 with N = 32 images of 224 x 224 in NCHW and TF32, trained by SGD. Steps of both alternate.
 Parts of a step are times on the GPU between events; they include gaps in which the GPU waits for the CPU. The same
 step as a CUDA graph has no such gaps. Then the CPU's time for one call is measured, on a problem so small that the
-GPU waits. Needs a GPU, and takes about two minutes.
+GPU waits. Measuring needs a GPU, and takes about two minutes.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -27,6 +30,7 @@ import convlab
 from convlab.core.machine.device import describe
 from tests.instruments.pages import laid, write_between
 
+RESULTS = Path(__file__).with_name("training_h100.json")
 IMAGES = 32
 SIZE = 224
 PARTS = ("forward", "backward", "optimizer")
@@ -189,33 +193,50 @@ def calls() -> dict[str, float]:
     return times
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path)
-    arguments = parser.parse_args()
+def measure(file: Path) -> None:
+    """Measure, and write the results to a JSON file."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.conv.fp32_precision = "tf32"
-    measured = steps()
-    cpu = calls()
-    frame = pd.DataFrame(
-        [[name, *(f"{ms:.2f}" for ms in times)] for name, times in measured.items()],
-        columns=["convolutions", *(f"{part}, ms" for part in (*PARTS, "step", "step as a graph"))],
+    measured = {
+        "steps": steps(),
+        "cpu": calls(),
+        "made": f"{describe()}; {datetime.date.today()}",
+    }
+    file.write_text(json.dumps(measured, indent=1) + "\n")
+    print(text(measured))
+
+
+def text(measured: dict[str, Any]) -> str:
+    """Return the results as Markdown."""
+    columns = ["convolutions", *(f"{part}, ms" for part in (*PARTS, "step", "step as a graph"))]
+    rows = [[name, *(f"{ms:.2f}" for ms in times)] for name, times in measured["steps"].items()]
+    theirs, ours = (measured["steps"][name] for name in ("torch", "convlab auto"))
+    eager, graph = (theirs[i] / ours[i] for i in (-2, -1))
+    calls = pd.DataFrame(
+        [[name, f"{microseconds:.0f}"] for name, microseconds in measured["cpu"].items()],
+        columns=["a call of a layer", "CPU, microseconds"],
     )
-    eager, graph = (measured["torch"][i] / measured["convlab auto"][i] for i in (-2, -1))
-    listed = "; ".join(f"{name} {us:.0f}" for name, us in cpu.items())
-    text = (
-        f"{laid(frame)}\n\nA step with convlab's is {eager:.2f} times as fast, and {graph:.2f} times as a graph. "
-        f"Microseconds of the CPU for a call: {listed}.\n"
-        f"{describe()}; ResNet-18, {IMAGES} images of {SIZE} x {SIZE}, TF32, NCHW, SGD; "
-        f"{datetime.date.today()}."
+    return (
+        f"{laid(pd.DataFrame(rows, columns=columns))}\n\n"
+        f"A step with convlab's convolutions is {eager:.2f} times as fast as with torch's, and "
+        f"{graph:.2f} times if both are CUDA graphs.\n\n"
+        f"{laid(calls)}\n\n"
+        f"ResNet-18, {IMAGES} images of {SIZE} x {SIZE}, NCHW, TF32, SGD; {measured['made']}."
     )
-    print(text)
-    if arguments.json:
-        facts = {"steps": measured, "cpu": cpu, "gpu": str(describe())}
-        arguments.json.write_text(json.dumps(facts, indent=1))
-    if arguments.write:
-        write_between(arguments.write, "training", text)
+
+
+def main() -> None:
+    """Measure to a file, or write a page from the file in the repository."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("action", choices=["measure", "write"])
+    parser.add_argument("file", type=Path)
+    given = parser.parse_args()
+    if given.action == "measure":
+        measure(given.file)
+    else:
+        write_between(given.file, "training", text(json.loads(RESULTS.read_text())))
 
 
 if __name__ == "__main__":
