@@ -300,7 +300,7 @@ def _plain(name: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    return text.split("\n")[0][:200]
+    return _cut(text.split("\n")[0])
 
 
 def _brief(error: ConvlabError) -> str:
