@@ -304,12 +304,13 @@ def test_the_tunables_of_a_text(text, parts):
     assert module.split_tunables(text) == parts
 
 
-def test_a_students_answers_may_come_before_the_header():
+def test_a_block_comment_may_come_before_the_header():
     answers = "/* lab\nname: Ada\nlab: ece408\n*/\n"
     header = "// precision: tf32\n// supports: groups == 1\n"
     assert module.parse_header(answers + header, "lab.cu").precision == "tf32"
     assert module.parse_header(f"\n{answers}\n{header}", "lab.cu").precision == "tf32"
-    # Another comment ends the header, as before; and lines are counted with the answers.
-    assert module.parse_header("/* mine */\n" + header, "lab.cu").precision == "fp32"
+    assert module.parse_header("/* a licence */\n" + header, "lab.cu").precision == "tf32"
+    # Only one, and lines are counted with it.
+    assert module.parse_header("/* a */ /* b */\n" + header, "lab.cu").precision == "fp32"
     with pytest.raises(CatalogError, match="lab.cu:5: precision is 'many'"):
         module.parse_header(answers + "// precision: many\n", "lab.cu")

@@ -230,8 +230,8 @@ def _parsed(key: str, value: str, computes: Computation) -> object:
     return value
 
 
-# A student's answers to a lab, which may come before the header.
-_ANSWERS = re.compile(r"\s*/\*[ \t]*lab[ \t]*\r?\n.*?\*/", re.DOTALL)
+# What may come before the header: a licence, or a student's answers to a lab.
+_BLOCK_COMMENT = re.compile(r"\s*/\*.*?\*/", re.DOTALL)
 
 
 def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
@@ -239,8 +239,8 @@ def _entries(text: str, path: Path) -> dict[str, tuple[int, str]]:
     entries: dict[str, tuple[int, list[str]]] = {}
     current: str | None = None
     text = text.removeprefix("\ufeff")
-    if answers := _ANSWERS.match(text):
-        text = "\n" * answers[0].count("\n") + text[answers.end() :]
+    if before := _BLOCK_COMMENT.match(text):
+        text = "\n" * before[0].count("\n") + text[before.end() :]
     blank = len(text) - len(text.lstrip())
     first_line = 1 + text[:blank].count("\n")
     for number, line in enumerate(text[blank:].splitlines(), first_line):
