@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     results: list[Any] = []
     document: dict[str, Any] = {}
     status = STATUSES[CORRECT]
-    shown_words = textwrap.shorten(" ".join(words), 60, placeholder=" ...")
+    line = " ".join(words)
+    shown_words = line if len(line) <= 60 else line[:57] + "..."
     with warnings.catch_warnings(), _only_json(arguments.json) as out, Lines(desc=shown_words):
         # A warning is shown without its place in our sources.
         warnings.showwarning = lambda text, *_: print(f"convlab: {text}", file=sys.stderr)

@@ -78,6 +78,7 @@ pack_phases(ConvProblem conv, Tiling tiling, Phases phases, const float* __restr
         const int tap = int(i / (2 * kKTile * 4) % taps);
         const Place row = place_of(tap / conv.S, conv.stride_h, conv.pad_h, conv.dilation_h);
         const Place column = place_of(tap % conv.S, conv.stride_w, conv.pad_w, conv.dilation_w);
+        if (row.phase >= conv.H || column.phase >= conv.W) continue;   // dx has no such elements
         const int k = int(slice % tiling.chunks * 2 + i / (kKTile * 4) % 2) * 4 + int(i % 4);
         const int64_t c_tile = slice / tiling.chunks;
         const int c = int(c_tile % tiling.k_tiles) * kKTile + int(i / 4 % kKTile);
@@ -332,6 +333,7 @@ data_gradient_strides(ConvProblem conv, ConvProblem part, Tiling tiling, Phases 
     for (int i = threadIdx.x; i < conv.R * conv.S; i += kThreads) {
         const Place row = place_of(i / conv.S, conv.stride_h, conv.pad_h, conv.dilation_h);
         const Place column = place_of(i % conv.S, conv.stride_w, conv.pad_w, conv.dilation_w);
+        if (row.phase >= conv.H || column.phase >= conv.W) continue;
         b.s_tap[sorted(all, conv.S, row, column)] =
             (row.at + part.pad_h) * tiling.pitch + column.at + part.pad_w;
     }
@@ -361,9 +363,13 @@ static Reach reach_of(int filter, int stride, int pad, int dilation, int size) {
     return {least, most - least};
 }
 
-// Counts the taps of each phase, and those of the phases before it.
-static void count_taps(int filter, int stride, int pad, int dilation, int* taps, int* before) {
-    for (int r = 0; r < filter; ++r) ++taps[place_of(r, stride, pad, dilation).phase];
+// Counts the taps of each phase that dx has, and those of the phases before it.
+static void count_taps(int filter, int stride, int pad, int dilation, int size, int* taps,
+                       int* before) {
+    for (int r = 0; r < filter; ++r) {
+        const int phase = place_of(r, stride, pad, dilation).phase;
+        if (phase < size) ++taps[phase];
+    }
     for (int i = 1; i < stride; ++i) before[i] = before[i - 1] + taps[i - 1];
 }
 
@@ -430,8 +436,9 @@ CONVLAB_ENTRY const char* conv2d_data_gradient(const ConvProblem* problem, const
     if (tiling.stages == 0) return "the tiles are more than 2^31, or do not fit into shared memory";
     Phases all = {};
     all.rows = min_of(conv.stride_h, conv.H);
-    count_taps(conv.R, conv.stride_h, conv.pad_h, conv.dilation_h, all.row_taps, all.row_before);
-    count_taps(conv.S, conv.stride_w, conv.pad_w, conv.dilation_w, all.column_taps,
+    count_taps(conv.R, conv.stride_h, conv.pad_h, conv.dilation_h, conv.H, all.row_taps,
+               all.row_before);
+    count_taps(conv.S, conv.stride_w, conv.pad_w, conv.dilation_w, conv.W, all.column_taps,
                all.column_before);
     float* g_packed = static_cast<float*>(workspace);
     const int64_t count = packed / 4;

@@ -1310,6 +1310,10 @@ ROWS_HALF = _of(
 
 STRIDES_DATA = _of(
     "20e_data_gradient_strides",
+    _m("no_barrier_table", "the table of taps is written while other threads still set it up",
+       ("    find_pixels(part, tiling, b);\n    __syncthreads();\n", "    find_pixels(part, tiling, b);\n"),
+       at=(*_ON_TENSOR_CORES, "b.s_tap[sorted", "s_tap[tap]", "s_dy[pixel] =", "s_dy[quad + pixel] ="),
+       **_BEFORE_ROLES),
     _m("no_barrier_taps", "warps read the table of taps before it is written",
        ("    __syncthreads();\n    if (b.warp == 11) {", "    if (b.warp == 11) {"),
        at=(*_ON_TENSOR_CORES, "s_tap[tap]", "(row.at + part.pad_h)"), **_BEFORE_ROLES),
@@ -1326,7 +1330,7 @@ STRIDES_DATA = _of(
        ("        store_rows<phases>(conv,", "        if (chunks > 0) store_rows<phases>(conv,")),
     _m("stage_freed_early", "a stage is freed after its first group of products",
        ("release(begins);", "release(true);"), sim=FAULT, cuda=None, why=OVERLAP,
-       at=("copy_async<4>(s_dy", "k < filters);", "mbarrier_", "wgmma_")),
+       at=("s_dy[pixel] =", "s_dy[quad + pixel] =", "mbarrier_", "wgmma_")),
     _m("rows_of_all", "the last rows of a phase are stored below the image",
        ("p < part.P && h < conv.H &&", "p < part.P &&"), sim=FAULT, at=("dx_first[",)),
 )  # fmt: skip

@@ -217,9 +217,9 @@ def one(code: str, launch: str) -> str:
         ),
         (
             "__global__ void ok() {}",
-            "cudaGraph_t graph;",
+            "cudaExternalMemory_t memory;",
             "",
-            "cudaGraph_t is a name of CUDA; .* use a GPU",
+            "cudaExternalMemory_t is a name of CUDA; .* use a GPU",
         ),
         (
             "#include <curand.h>\n#include <cublasLt.h>\n__global__ void ok(__half, __nv_bfloat16) {}",
@@ -235,7 +235,7 @@ def one(code: str, launch: str) -> str:
         "wrong type",
         "untyped launch",
         "thrust",
-        "graph",
+        "external memory",
         "cuRAND",
     ],
 )
