@@ -21,7 +21,6 @@ import itertools
 import json
 import math
 import pickle
-import re
 import subprocess
 import sys
 import time
@@ -77,9 +76,8 @@ TABLES = {
     "resnet50": ("resnet50", "H100"),
     "resnet50_bf16": ("resnet50", "H100"),
 }
-# A row of its table of gradients, for example "| `square`, data |", and its cells: "6.98, `20b`".
-GRADIENT_ROW = re.compile(r"^\| `(\w+)`, (?:data|weight) \|(.*)$", re.MULTILINE)
-GRADIENT_CELL = re.compile(r"([\d.]+), `(\w+)`")
+# The times of rungs for gradients, on an H100.
+GRADIENTS = Path(__file__).with_name("gradients_h100.json")
 RUNG_GRID = [
     (sustained / 100, overlap, pipeline)
     for sustained in range(72, 95, 2)
@@ -275,10 +273,10 @@ def measured_rows() -> list[dict]:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if len(cells) > 4 and cells[2] in names:
                 add(table, gpu, cells[2], f"{set_name}.{cells[0]}", float(cells[3]))
-    for row in GRADIENT_ROW.finditer(text):
-        for ms, short in GRADIENT_CELL.findall(row[2]):
-            kernel = next(name for name in names if name.startswith(f"{short}_"))
-            add("gradients", "H100", kernel, row[1], float(ms))
+    for of_class in json.loads(GRADIENTS.read_text())["rows"]["backward"].values():
+        for label, row in of_class.items():
+            for kernel, ms in row["rungs"].items():
+                add("gradients", "H100", kernel, label.partition(",")[0], ms)
     later = json.loads(LATER.read_text())
     for kind in ("times", "sweeps"):
         for row in later[kind]:
