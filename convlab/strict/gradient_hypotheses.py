@@ -17,18 +17,27 @@ from ..core.correctness.evidence import Evidence
 from ..core.problem.computation import DATA_GRADIENT
 from ..core.problem.problem import Problem
 from .hypotheses import (
-    ORDERS,
     TILES,
+    Change,
     Explanation,
     Hypothesis,
     Indices,
-    Predict,
+    Sums,
     element_at,
+    exchange_taps,
     explained_by,
     moved,
+    no_border_columns,
+    of_ends,
+    of_memory,
+    of_parameters,
     of_places,
-    other_pairs,
+    repeat_border,
+    reread_filter,
     reread_index,
+    reread_x,
+    with_factors,
+    with_indices,
 )
 
 # A gradient whose elements have more products is not explained: that would take seconds.
@@ -37,8 +46,6 @@ _MOST_PRODUCTS = 250_000
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64)
 # Multiples that the length of a range may be rounded up to.
 _STAGED = (1, 8, 16, 32)
-
-Change = Callable[["GradientSums", Indices], None]
 
 
 def explain_gradient(evidence: Evidence, bad: np.ndarray) -> list[Explanation]:
@@ -52,54 +59,12 @@ def explain_gradient(evidence: Evidence, bad: np.ndarray) -> list[Explanation]:
     return explained_by(_hypotheses(sums), sums, bad)
 
 
-class GradientSums:
-    """Compute sums of products at some elements of a gradient, with given indices.
-
-    Attributes
-    ----------
-    evidence, problem : the elements of a run, and their problem.
-    first, second : the inputs, in float64: dy and w, or x and dy.
-    shape : the shape of the products of an element.
-    per_output : how many products an element may have.
-    """
-
-    shape: tuple[int, int, int]
-
-    def __init__(self, evidence: Evidence) -> None:
-        self.evidence = evidence
-        self.problem = evidence.problem
-        self.first = evidence.x
-        self.second = evidence.w
-        self.per_output = int(np.prod(self.shape))
-        self._kept: tuple[np.ndarray, np.ndarray] | None = None
-
-    def indices(self, where: np.ndarray) -> Indices:
-        """Return the correct indices of all products, in arrays that broadcast to (M, *shape)."""
-        raise NotImplementedError
-
-    def place(self, i: Indices, stride: tuple, padding: tuple, dilation: tuple) -> None:
-        """Set the pixels that meet from these parameters."""
-        raise NotImplementedError
-
-    def products(self, i: Indices) -> np.ndarray:
-        """Return the products at these indices; NaN outside of a tensor."""
-        raise NotImplementedError
-
-    def correct_products(self, where: np.ndarray) -> np.ndarray:
-        """Return the products of the correct sums, (M, *shape); those of the last call are kept."""
-        if self._kept is None or self._kept[0] is not where:
-            products = self.products(self.indices(where))
-            self._kept = where, np.broadcast_to(products, (len(where), *self.shape))
-        return self._kept[1]
-
-
-class DataSums(GradientSums):
+class DataSums(Sums):
     """The sums of a data gradient: products of dy and w, (M, K/groups, R, S)."""
 
     def __init__(self, evidence: Evidence) -> None:
         problem = evidence.problem
-        self.shape = (problem.K // problem.groups, problem.R, problem.S)
-        super().__init__(evidence)
+        super().__init__(evidence, (problem.K // problem.groups, problem.R, problem.S))
 
     def indices(self, where: np.ndarray) -> Indices:
         problem = self.problem
@@ -129,13 +94,12 @@ class DataSums(GradientSums):
         return dy * element_at(self.second, (i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w))
 
 
-class WeightSums(GradientSums):
+class WeightSums(Sums):
     """The sums of a weight gradient: products of x and dy, (M, N, P, Q)."""
 
     def __init__(self, evidence: Evidence) -> None:
         problem = evidence.problem
-        self.shape = (problem.N, problem.P, problem.Q)
-        super().__init__(evidence)
+        super().__init__(evidence, (problem.N, problem.P, problem.Q))
 
     def indices(self, where: np.ndarray) -> Indices:
         problem = self.problem
@@ -162,9 +126,9 @@ class WeightSums(GradientSums):
         return x * element_at(self.second, (i.n_of_dy, i.k_of_dy, i.p_of_dy, i.q_of_dy))
 
 
-def _hypotheses(sums: GradientSums) -> Iterator[Hypothesis]:
+def _hypotheses(sums: Sums) -> Iterator[Hypothesis]:
     """Yield the hypotheses that may differ from a correct kernel on this problem, simplest first."""
-    yield from _of_parameters(sums.problem)
+    yield from of_parameters(sums.problem)
     if isinstance(sums, DataSums):
         yield from _of_data_indices(sums.problem)
         yield from _of_data_products(sums)
@@ -173,70 +137,14 @@ def _hypotheses(sums: GradientSums) -> Iterator[Hypothesis]:
         yield from _of_weight_products(sums)
         yield from _of_turned_places(sums.problem)
     yield from of_places(sums.problem)
-    yield from _of_memory(sums)
+    yield from of_memory(_inputs(sums))
 
 
 # Both gradients -------------------------------------------------------------------------------------
 
 
-def _of_parameters(problem: Problem) -> Iterator[Hypothesis]:
-    """Yield hypotheses on a stride, dilation or padding that the kernel ignores or changes."""
-    for name, least in (("stride", 1), ("dilation", 1), ("padding", 0)):
-        correct = getattr(problem, name)
-        for text, pair in other_pairs(name, correct, least):
-            if pair != correct and min(pair) >= least:
-                yield Hypothesis(text, _with_parameter(name, pair))
-
-
-def _with_parameter(name: str, pair: tuple[int, int]) -> Predict:
-    """Return the prediction with another stride, dilation or padding."""
-
-    def change(sums: GradientSums, i: Indices) -> None:
-        problem = sums.problem
-        values = {key: getattr(problem, key) for key in ("stride", "padding", "dilation")}
-        sums.place(i, **(values | {name: pair}))
-
-    return _with_indices(change)
-
-
-def _with_indices(change: Change) -> Predict:
-    """Return the prediction of a kernel with changed indices of the two inputs."""
-
-    def predict(sums: GradientSums, where: np.ndarray) -> np.ndarray:
-        i = sums.indices(where)
-        change(sums, i)
-        products = np.broadcast_to(sums.products(i), (len(where), *sums.shape))
-        return products.reshape(len(where), -1).sum(axis=1)
-
-    return predict
-
-
 def _changed(text: str, change: Change) -> Hypothesis:
-    return Hypothesis(text, _with_indices(change))
-
-
-def _factors(text: str, factors: np.ndarray) -> Hypothesis:
-    """Return the hypothesis that each product is added so many times."""
-
-    def predict(sums: GradientSums, where: np.ndarray) -> np.ndarray:
-        return (sums.correct_products(where) * factors).reshape(len(where), -1).sum(axis=1)
-
-    return Hypothesis(text, predict)
-
-
-def _of_ends(sums: GradientSums, nouns: tuple[str, str, str]) -> Iterator[Hypothesis]:
-    """Yield hypotheses on the first and last values of each index of a sum, with their nouns."""
-    for axis, (size, noun) in enumerate(zip(sums.shape, nouns, strict=True)):
-        if size < 2:
-            continue
-        shape = [1, 1, 1]
-        shape[axis] = size
-        index = np.arange(size).reshape(shape)
-        yield _factors(f"the last {noun} is left out", index < size - 1)
-        yield _factors(f"the first {noun} is left out", index > 0)
-        yield _factors(f"the last {noun} is added twice", 1 + (index == size - 1))
-        if size > 2:
-            yield _factors(f"only the first {noun} is added", index == 0)
+    return Hypothesis(text, with_indices(change))
 
 
 def _of_tiles(index: np.ndarray, nouns: str) -> Iterator[Hypothesis]:
@@ -246,38 +154,23 @@ def _of_tiles(index: np.ndarray, nouns: str) -> Iterator[Hypothesis]:
         rest = size % tile
         if rest > 1 and size > tile:
             text = f"the {nouns} past the last whole tile of {tile} are left out"
-            yield _factors(text, index < size - rest)
+            yield with_factors(text, index < size - rest)
         if size >= 2 * tile:
-            yield _factors(f"only the first {tile} {nouns} are added", index < tile)
+            yield with_factors(f"only the first {tile} {nouns} are added", index < tile)
 
 
-def _of_memory(sums: GradientSums) -> Iterator[Hypothesis]:
-    """Yield hypotheses on another order of dimensions in memory, of the two inputs."""
+def _inputs(sums: Sums) -> tuple[tuple[str, str, tuple[int, ...], Callable], ...]:
+    """Return the two inputs as `of_memory` takes them."""
     e = sums.evidence
     if isinstance(sums, DataSums):
-        inputs = (
-            ("the filter", "KCRS", e.w_order, _reread_w),
+        return (
+            ("the filter", "KCRS", e.w_order, reread_filter),
             ("dy", "NKPQ", e.x_order, _reread_k),
         )
-    else:
-        inputs = (("x", "NCHW", e.x_order, _reread_x), ("dy", "NKPQ", e.w_order, _reread_dy))
-    for name, letters, right, change in inputs:
-        for order in ORDERS:
-            if order != right:
-                text = "".join(letters[axis] for axis in order)
-                yield _changed(
-                    f"{name} is read as if its order in memory were {text}",
-                    lambda sums, i, order=order, change=change: change(sums, i, order),
-                )
+    return ("x", "NCHW", e.x_order, reread_x), ("dy", "NKPQ", e.w_order, _reread_dy)
 
 
-def _reread_w(sums: GradientSums, i: Indices, order: tuple[int, ...]) -> None:
-    index = (i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w)
-    found = reread_index(index, sums.second.shape, order, sums.evidence.w_order)
-    i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w = found
-
-
-def _reread_k(sums: GradientSums, i: Indices, order: tuple[int, ...]) -> None:
+def _reread_k(sums: Sums, i: Indices, order: tuple[int, ...]) -> None:
     """Read dy of a data gradient in another order; products that do not exist stay 0."""
     problem = sums.problem
     i.exact = i.exact & (i.p >= 0) & (i.p < problem.P) & (i.q >= 0) & (i.q < problem.Q)
@@ -287,20 +180,7 @@ def _reread_k(sums: GradientSums, i: Indices, order: tuple[int, ...]) -> None:
     i.n, i.k, i.p, i.q = found
 
 
-def _reread_x(sums: GradientSums, i: Indices, order: tuple[int, ...]) -> None:
-    """Read x in another order; the padding stays 0."""
-    problem = sums.problem
-    inside = (i.row >= 0) & (i.row < problem.H) & (i.column >= 0) & (i.column < problem.W)
-    row = np.clip(i.row, 0, problem.H - 1)
-    column = np.clip(i.column, 0, problem.W - 1)
-    found = reread_index(
-        (i.n, i.channel, row, column), sums.first.shape, order, sums.evidence.x_order
-    )
-    i.n, i.channel, row, i.column = found
-    i.row = np.where(inside, row, -1)
-
-
-def _reread_dy(sums: GradientSums, i: Indices, order: tuple[int, ...]) -> None:
+def _reread_dy(sums: Sums, i: Indices, order: tuple[int, ...]) -> None:
     index = (i.n_of_dy, i.k_of_dy, i.p_of_dy, i.q_of_dy)
     found = reread_index(index, sums.second.shape, order, sums.evidence.w_order)
     i.n_of_dy, i.k_of_dy, i.p_of_dy, i.q_of_dy = found
@@ -323,7 +203,7 @@ def _of_data_indices(problem: Problem) -> Iterator[Hypothesis]:
             "the filter is turned by 180 degrees once too often, or once too few",
             lambda sums, i: vars(i).update(r_of_w=R - 1 - i.r, s_of_w=S - 1 - i.s),
         )
-        yield _changed("R and S of the filter are exchanged (a transposed filter)", _exchange_taps)
+        yield _changed("R and S of the filter are exchanged (a transposed filter)", exchange_taps)
     if R > 1:
         yield _changed(
             "the filter is flipped in R", lambda sums, i: vars(i).update(r_of_w=R - 1 - i.r)
@@ -358,14 +238,7 @@ def _of_data_indices(problem: Problem) -> Iterator[Hypothesis]:
         )
 
 
-def _exchange_taps(sums: GradientSums, i: Indices) -> None:
-    """Read the R x S taps of a filter in memory as S x R."""
-    flat = i.s * sums.problem.R + i.r
-    i.r_of_w = flat // sums.problem.S
-    i.s_of_w = flat % sums.problem.S
-
-
-def _exchange_channels(sums: GradientSums, i: Indices) -> None:
+def _exchange_channels(sums: Sums, i: Indices) -> None:
     """Read the group's filters, (K/groups, C/groups) in memory, as (C/groups, K/groups)."""
     filters = sums.shape[0]
     channels = sums.problem.C // sums.problem.groups
@@ -374,7 +247,7 @@ def _exchange_channels(sums: GradientSums, i: Indices) -> None:
     i.c_of_w = flat % channels
 
 
-def _no_end_of_rows(sums: GradientSums, i: Indices) -> None:
+def _no_end_of_rows(sums: Sums, i: Indices) -> None:
     """Read dy without a test of the column: the next or the previous row follows."""
     Q = sums.problem.Q
     flat = i.p * Q + i.q
@@ -383,7 +256,7 @@ def _no_end_of_rows(sums: GradientSums, i: Indices) -> None:
     i.q = flat % Q
 
 
-def _repeat_dy(sums: GradientSums, i: Indices) -> None:
+def _repeat_dy(sums: Sums, i: Indices) -> None:
     """Clamp the row and the column to dy."""
     i.p = np.clip(i.p, 0, sums.problem.P - 1)
     i.q = np.clip(i.q, 0, sums.problem.Q - 1)
@@ -401,14 +274,14 @@ def _of_data_groups(problem: Problem) -> Iterator[Hypothesis]:
         lambda sums, i: vars(i).update(k_of_w=i.j + 0 * i.k_of_w),
     )
 
-    def by_remainder(sums: GradientSums, i: Indices) -> None:
+    def by_remainder(sums: Sums, i: Indices) -> None:
         i.k = i.c % problem.groups * filters + i.j
         i.k_of_w = i.k
         i.c_of_w = i.c // problem.groups
 
     yield _changed("the group is c % groups, not c / (C / groups)", by_remainder)
 
-    def interleaved(sums: GradientSums, i: Indices) -> None:
+    def interleaved(sums: Sums, i: Indices) -> None:
         i.k = i.j * problem.groups + i.group
         i.k_of_w = i.k
 
@@ -417,7 +290,7 @@ def _of_data_groups(problem: Problem) -> Iterator[Hypothesis]:
 
 def _of_data_products(sums: DataSums) -> Iterator[Hypothesis]:
     """Yield hypotheses on filters and taps that are left out or added twice."""
-    yield from _of_ends(sums, ("filter", "row of the filter", "column of the filter"))
+    yield from of_ends(sums.shape, ("filter", "row of the filter", "column of the filter"))
     yield from _of_tiles(np.arange(sums.shape[0]).reshape(-1, 1, 1), "filters")
 
 
@@ -429,9 +302,9 @@ def _of_weight_indices(problem: Problem) -> Iterator[Hypothesis]:
     if max(problem.padding) > 0:
         yield _changed(
             "the columns of the padding are not 0, but those of the neighbouring row",
-            _no_border_columns,
+            no_border_columns,
         )
-        yield _changed("the padding is not 0, but repeats the image's border", _repeat_border)
+        yield _changed("the padding is not 0, but repeats the image's border", repeat_border)
     channels = problem.C // problem.groups
     if problem.groups > 1:
         yield _changed(
@@ -454,22 +327,7 @@ def _of_weight_indices(problem: Problem) -> Iterator[Hypothesis]:
     yield _changed("P and Q of dy are exchanged (a transposed image)", _exchange_pixels)
 
 
-def _no_border_columns(sums: GradientSums, i: Indices) -> None:
-    """Read x without a test of the column: the next or the previous row follows."""
-    W = sums.problem.W
-    flat = i.row * W + i.column
-    in_rows = (i.row >= 0) & (i.row < sums.problem.H)
-    i.row = np.where(in_rows, flat // W, -1)
-    i.column = flat % W
-
-
-def _repeat_border(sums: GradientSums, i: Indices) -> None:
-    """Clamp the row and the column to the image."""
-    i.row = np.clip(i.row, 0, sums.problem.H - 1)
-    i.column = np.clip(i.column, 0, sums.problem.W - 1)
-
-
-def _exchange_pixels(sums: GradientSums, i: Indices) -> None:
+def _exchange_pixels(sums: Sums, i: Indices) -> None:
     """Read the P x Q pixels of dy in memory as Q x P."""
     flat = i.q * sums.problem.P + i.p
     i.p_of_dy = flat // sums.problem.Q
@@ -478,8 +336,8 @@ def _exchange_pixels(sums: GradientSums, i: Indices) -> None:
 
 def _of_weight_products(sums: WeightSums) -> Iterator[Hypothesis]:
     """Yield hypotheses on images, pixels, tiles and ranges that are left out or added twice."""
-    yield from _of_ends(sums, ("image", "row of dy", "column of dy"))
-    yield _factors("the last pixel of dy is left out", _not_last(sums.shape))
+    yield from of_ends(sums.shape, ("image", "row of dy", "column of dy"))
+    yield with_factors("the last pixel of dy is left out", _not_last(sums.shape))
     pixels = np.arange(sums.per_output).reshape(sums.shape)
     N, P, Q = sums.shape
     if N * P > 1:
@@ -504,8 +362,8 @@ def _of_ranges(index: np.ndarray, nouns: str) -> Iterator[Hypothesis]:
             continue
         tried.add((count, each))
         of = f"of {count} ranges of {nouns}"
-        yield _factors(f"the last {of} is left out", index < (count - 1) * each)
-        yield _factors(f"only the first {of} is added", index < each)
+        yield with_factors(f"the last {of} is left out", index < (count - 1) * each)
+        yield with_factors(f"only the first {of} is added", index < each)
 
 
 def _not_last(shape: tuple[int, int, int]) -> np.ndarray:

@@ -9,8 +9,10 @@ each product (`_of_indices`), products that are left out (`_of_products`), anoth
 (`_of_bias`), and a correct value at another place of y (`of_places`).
 """
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -35,6 +37,8 @@ TILES = (4, 8, 16, 32, 64, 128)
 
 Indices = SimpleNamespace
 Predict = Callable[["Sums", np.ndarray], np.ndarray]
+# What a mistake changes in the indices of the products.
+Change = Callable[["Sums", Indices], None]
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def explain(evidence: Evidence, bad: np.ndarray) -> list[Explanation]:
     """
     if evidence.x is None or not len(bad):
         return []
-    return explained_by(hypotheses(evidence), Sums(evidence), bad)
+    return explained_by(hypotheses(evidence), ForwardSums(evidence), bad)
 
 
 def explained_by(some: Iterator[Hypothesis], sums: "Sums", bad: np.ndarray) -> list[Explanation]:
@@ -153,19 +157,51 @@ class Sums:
     Attributes
     ----------
     evidence, problem : the outputs of a run, and their problem.
+    first, second : the inputs, in float64: x and w; of a gradient dy and w, or x and dy.
+    shape : the shape of the products of an output.
     per_output : how many products an output may have.
     """
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: Evidence, shape: tuple[int, int, int]) -> None:
         self.evidence = evidence
         self.problem = evidence.problem
-        self.per_output = evidence.problem.gemm_k
-        self.x = evidence.x
-        self.w = evidence.w
+        self.first = evidence.x
+        self.second = evidence.w
+        self.shape = shape
+        self.per_output = math.prod(shape)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
 
     def indices(self, where: np.ndarray) -> Indices:
-        """Return the correct indices of all products, in arrays that broadcast to (M, C, R, S)."""
+        """Return the correct indices of all products, in arrays that broadcast to (M, *shape)."""
+        raise NotImplementedError
+
+    def place(self, i: Indices, stride: tuple, padding: tuple, dilation: tuple) -> None:
+        """Set the pixels that meet from these parameters."""
+        raise NotImplementedError
+
+    def products(self, i: Indices) -> np.ndarray:
+        """Return the products at these indices; 0 in the padding, NaN outside of a tensor."""
+        raise NotImplementedError
+
+    def correct_products(self, where: np.ndarray) -> np.ndarray:
+        """Return the products of the correct sums, (M, *shape); those of the last call are kept."""
+        if self._kept is None or self._kept[0] is not where:
+            products = self.products(self.indices(where))
+            self._kept = where, np.broadcast_to(products, (len(where), *self.shape))
+        return self._kept[1]
+
+    def outputs(self, products: np.ndarray, where: np.ndarray) -> np.ndarray:
+        """Return the outputs at positions (M, 4) that these products, (M, *shape), add up to."""
+        return products.reshape(len(where), -1).sum(axis=1)
+
+
+class ForwardSums(Sums):
+    """The sums of a convolution: products of x and w, (M, C/groups, R, S), and the bias."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        super().__init__(evidence, evidence.problem.w_shape[1:])
+
+    def indices(self, where: np.ndarray) -> Indices:
         problem = self.problem
         n, k, p, q = (where[:, axis].reshape(-1, 1, 1, 1).astype(np.int64) for axis in range(4))
         channels = problem.C // problem.groups
@@ -179,25 +215,18 @@ class Sums:
         return i
 
     def place(self, i: Indices, stride: tuple, padding: tuple, dilation: tuple) -> None:
-        """Set the row and the column of x from these parameters."""
         i.row = i.p * stride[0] - padding[0] + i.r * dilation[0]
         i.column = i.q * stride[1] - padding[1] + i.s * dilation[1]
 
     def products(self, i: Indices) -> np.ndarray:
-        """Return the products at these indices; 0 in the padding, NaN outside of a tensor."""
         problem = self.problem
         inside = (i.row >= 0) & (i.row < problem.H) & (i.column >= 0) & (i.column < problem.W)
-        x = element_at(self.x, (i.n, i.channel, i.row, i.column), inside)
-        w = element_at(self.w, (i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w))
+        x = element_at(self.first, (i.n, i.channel, i.row, i.column), inside)
+        w = element_at(self.second, (i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w))
         return x * w
 
-    def correct_products(self, where: np.ndarray) -> np.ndarray:
-        """Return the products of the correct sums, (M, C, R, S); those of the last call are kept."""
-        if self._kept is None or self._kept[0] is not where:
-            i = self.indices(where)
-            shape = (len(where), *self.problem.w_shape[1:])
-            self._kept = where, np.broadcast_to(self.products(i), shape)
-        return self._kept[1]
+    def outputs(self, products: np.ndarray, where: np.ndarray) -> np.ndarray:
+        return super().outputs(products, where) + self.bias(where[:, 1])
 
     def bias(self, index: np.ndarray) -> np.ndarray:
         """Return the bias at these indices: 0 without a bias, NaN outside of it."""
@@ -223,28 +252,32 @@ def element_at(
 def hypotheses(evidence: Evidence) -> Iterator[Hypothesis]:
     """Yield the hypotheses that may differ from a correct kernel on this problem, simplest first."""
     problem = evidence.problem
-    yield from _of_parameters(problem)
+    yield from of_parameters(problem)
     yield from _of_indices(problem)
     yield from _of_bias(problem)
     yield from _of_products(problem)
     yield from of_places(problem)
-    yield from _of_memory(evidence)
+    inputs = (
+        ("the filter", "KCRS", evidence.w_order, reread_filter),
+        ("x", "NCHW", evidence.x_order, reread_x),
+    )
+    yield from of_memory(inputs)
     yield from _of_fragments(problem)
 
 
 # Other parameters -----------------------------------------------------------------------------------
 
 
-def _of_parameters(problem: Problem) -> Iterator[Hypothesis]:
+def of_parameters(problem: Problem) -> Iterator[Hypothesis]:
     """Yield hypotheses on a stride, dilation or padding that the kernel ignores or changes."""
     for name, least in (("stride", 1), ("dilation", 1), ("padding", 0)):
         correct = getattr(problem, name)
-        for text, pair in other_pairs(name, correct, least):
+        for text, pair in _other_pairs(name, correct, least):
             if pair != correct and min(pair) >= least:
                 yield Hypothesis(text, _with_parameter(name, pair))
 
 
-def other_pairs(
+def _other_pairs(
     name: str, correct: tuple[int, int], least: int
 ) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield pairs that a kernel may use in place of the correct one, with the words for it."""
@@ -271,17 +304,17 @@ def _with_parameter(name: str, pair: tuple[int, int]) -> Predict:
         values = {key: getattr(problem, key) for key in ("stride", "padding", "dilation")}
         sums.place(i, **(values | {name: pair}))
 
-    return _with_indices(change)
+    return with_indices(change)
 
 
-def _with_indices(change: Callable[[Sums, Indices], None]) -> Predict:
-    """Return the prediction of a kernel with changed indices of x and w."""
+def with_indices(change: Change) -> Predict:
+    """Return the prediction of a kernel with changed indices of the two inputs."""
 
     def predict(sums: Sums, where: np.ndarray) -> np.ndarray:
         i = sums.indices(where)
         change(sums, i)
-        products = sums.products(i)
-        return products.reshape(len(where), -1).sum(axis=1) + sums.bias(where[:, 1])
+        products = np.broadcast_to(sums.products(i), (len(where), *sums.shape))
+        return sums.outputs(products, where)
 
     return predict
 
@@ -296,59 +329,59 @@ def _of_indices(problem: Problem) -> Iterator[Hypothesis]:
     channels = problem.C // problem.groups
     if problem.groups > 1:
         for text, change in _GROUPS.items():
-            yield Hypothesis(text, _with_indices(change))
+            yield Hypothesis(text, with_indices(change))
     if R > 1 and S > 1:
         yield Hypothesis(
             "the filter is flipped in both dimensions (a true convolution)",
-            _with_indices(lambda sums, i: vars(i).update(r_of_w=R - 1 - i.r, s_of_w=S - 1 - i.s)),
+            with_indices(lambda sums, i: vars(i).update(r_of_w=R - 1 - i.r, s_of_w=S - 1 - i.s)),
         )
         yield Hypothesis(
             "R and S of the filter are exchanged (a transposed filter)",
-            _with_indices(_exchange_taps),
+            with_indices(exchange_taps),
         )
     if R > 1:
         yield Hypothesis(
             "the filter is flipped in R",
-            _with_indices(lambda sums, i: vars(i).update(r_of_w=R - 1 - i.r)),
+            with_indices(lambda sums, i: vars(i).update(r_of_w=R - 1 - i.r)),
         )
     if S > 1:
         yield Hypothesis(
             "the filter is flipped in S",
-            _with_indices(lambda sums, i: vars(i).update(s_of_w=S - 1 - i.s)),
+            with_indices(lambda sums, i: vars(i).update(s_of_w=S - 1 - i.s)),
         )
     if max(problem.padding) > 0 or R * S > 1:
         yield Hypothesis(
             "the columns of the padding are not 0, but those of the neighbouring row",
-            _with_indices(_no_border_columns),
+            with_indices(no_border_columns),
         )
         yield Hypothesis(
             "the padding is not 0, but repeats the image's border",
-            _with_indices(_repeat_border),
+            with_indices(repeat_border),
         )
     if channels > 1:
         yield Hypothesis(
             "each product has channel 0 of x",
-            _with_indices(lambda sums, i: vars(i).update(channel=i.channel - i.c)),
+            with_indices(lambda sums, i: vars(i).update(channel=i.channel - i.c)),
         )
         yield Hypothesis(
             "each product has channel 0 of the filter",
-            _with_indices(lambda sums, i: vars(i).update(c_of_w=0 * i.c)),
+            with_indices(lambda sums, i: vars(i).update(c_of_w=0 * i.c)),
         )
     if problem.N > 1:
         yield Hypothesis(
             "each output is computed from image 0",
-            _with_indices(lambda sums, i: vars(i).update(n=0 * i.n)),
+            with_indices(lambda sums, i: vars(i).update(n=0 * i.n)),
         )
 
 
-def _exchange_taps(sums: Sums, i: Indices) -> None:
+def exchange_taps(sums: Sums, i: Indices) -> None:
     """Read the R x S taps of a filter in memory as S x R."""
     flat = i.s * sums.problem.R + i.r
     i.r_of_w = flat // sums.problem.S
     i.s_of_w = flat % sums.problem.S
 
 
-def _no_border_columns(sums: Sums, i: Indices) -> None:
+def no_border_columns(sums: Sums, i: Indices) -> None:
     """Read x without a test of the column: the next or the previous row follows."""
     W = sums.problem.W
     flat = i.row * W + i.column
@@ -357,7 +390,7 @@ def _no_border_columns(sums: Sums, i: Indices) -> None:
     i.column = flat % W
 
 
-def _repeat_border(sums: Sums, i: Indices) -> None:
+def repeat_border(sums: Sums, i: Indices) -> None:
     """Clamp the row and the column to the image."""
     i.row = np.clip(i.row, 0, sums.problem.H - 1)
     i.column = np.clip(i.column, 0, sums.problem.W - 1)
@@ -387,7 +420,7 @@ def _filter_of_the_group(sums: Sums, i: Indices) -> None:
     i.k_of_w = i.k % (problem.K // problem.groups)
 
 
-_GROUPS: dict[str, Callable[[Sums, Indices], None]] = {
+_GROUPS: dict[str, Change] = {
     "every group reads the channels of group 0 (the groups are ignored)": _first_group,
     "the group is k % groups, not k / (K / groups)": _group_by_remainder,
     "a group's channels are c * groups + group, not neighbours": _interleaved_channels,
@@ -428,7 +461,7 @@ def _of_bias(problem: Problem) -> Iterator[Hypothesis]:
 def _with_bias(index: Callable[[np.ndarray], np.ndarray]) -> Predict:
     """Return the prediction with the bias at another index."""
 
-    def predict(sums: Sums, where: np.ndarray) -> np.ndarray:
+    def predict(sums: ForwardSums, where: np.ndarray) -> np.ndarray:
         products = sums.correct_products(where).reshape(len(where), -1)
         return products.sum(axis=1) + sums.bias(index(where))
 
@@ -442,18 +475,7 @@ def _of_products(problem: Problem) -> Iterator[Hypothesis]:
     """Yield hypotheses on channels, taps and tiles of products that are left out or added twice."""
     channels = problem.C // problem.groups
     sizes = (channels, problem.R, problem.S)
-    nouns = ("channel", "row of the filter", "column of the filter")
-    for axis, (size, noun) in enumerate(zip(sizes, nouns, strict=True)):
-        if size < 2:
-            continue
-        shape = [1, 1, 1]
-        shape[axis] = size
-        index = np.arange(size).reshape(shape)
-        yield _left_out(f"the last {noun} is left out", index < size - 1)
-        yield _left_out(f"the first {noun} is left out", index > 0)
-        yield _left_out(f"the last {noun} is added twice", 1 + (index == size - 1))
-        if size > 2:
-            yield _left_out(f"only the first {noun} is added", index == 0)
+    yield from of_ends(sizes, ("channel", "row of the filter", "column of the filter"))
     gemm_k = problem.gemm_k
     in_order = np.arange(gemm_k).reshape(sizes)
     channels_last = np.arange(gemm_k).reshape(problem.R, problem.S, channels).transpose(2, 0, 1)
@@ -462,28 +484,41 @@ def _of_products(problem: Problem) -> Iterator[Hypothesis]:
         rest = channels % tile
         if rest > 1 and channels > tile:
             text = f"the channels past the last whole tile of {tile} are left out"
-            yield _left_out(text, c < channels - rest)
+            yield with_factors(text, c < channels - rest)
         if channels >= 2 * tile:
-            yield _left_out(f"only the first {tile} channels are added", c < tile)
+            yield with_factors(f"only the first {tile} channels are added", c < tile)
         rest = gemm_k % tile
         if gemm_k <= tile or channels == gemm_k:
             continue
         for index, order in ((in_order, "c, r, s"), (channels_last, "r, s, c")):
             if rest:
                 text = f"the products past the last whole tile of {tile} are left out"
-                yield _left_out(f"{text}, in the order ({order})", index < gemm_k - rest)
+                yield with_factors(f"{text}, in the order ({order})", index < gemm_k - rest)
             if gemm_k >= 2 * tile:
                 text = f"only the first {tile} products are added"
-                yield _left_out(f"{text}, in the order ({order})", index < tile)
+                yield with_factors(f"{text}, in the order ({order})", index < tile)
 
 
-def _left_out(text: str, factors: np.ndarray) -> Hypothesis:
-    """Return the hypothesis that each product (c, r, s) is added so many times."""
+def of_ends(sizes: tuple[int, int, int], nouns: tuple[str, str, str]) -> Iterator[Hypothesis]:
+    """Yield hypotheses on the first and last values of each index of a sum, with their nouns."""
+    for axis, (size, noun) in enumerate(zip(sizes, nouns, strict=True)):
+        if size < 2:
+            continue
+        shape = [1, 1, 1]
+        shape[axis] = size
+        index = np.arange(size).reshape(shape)
+        yield with_factors(f"the last {noun} is left out", index < size - 1)
+        yield with_factors(f"the first {noun} is left out", index > 0)
+        yield with_factors(f"the last {noun} is added twice", 1 + (index == size - 1))
+        if size > 2:
+            yield with_factors(f"only the first {noun} is added", index == 0)
+
+
+def with_factors(text: str, factors: np.ndarray) -> Hypothesis:
+    """Return the hypothesis that each product is added so many times."""
 
     def predict(sums: Sums, where: np.ndarray) -> np.ndarray:
-        products = sums.correct_products(where)
-        added = (products * factors).reshape(len(where), -1).sum(axis=1)
-        return added + sums.bias(where[:, 1])
+        return sums.outputs(sums.correct_products(where) * factors, where)
 
     return Hypothesis(text, predict)
 
@@ -541,48 +576,43 @@ def _expected(e: Evidence, positions: np.ndarray) -> np.ndarray:
 # Other orders in memory -----------------------------------------------------------------------------
 
 
-def _of_memory(evidence: Evidence) -> Iterator[Hypothesis]:
-    """Yield hypotheses on another order of dimensions in memory, of the filter and of x."""
-    for name, letters, right, reread in (
-        ("the filter", "KCRS", evidence.w_order, _reread_filter),
-        ("x", "NCHW", evidence.x_order, _reread_x),
-    ):
+def of_memory(
+    inputs: Iterable[tuple[str, str, tuple[int, ...], Callable]],
+) -> Iterator[Hypothesis]:
+    """Yield hypotheses on another order of dimensions in memory, of the two inputs.
+
+    Each input has its name, the letters of its dimensions, their order in memory, and a function that
+    changes the indices for another order.
+    """
+    for name, letters, right, reread in inputs:
         for order in ORDERS:
             if order != right:
                 text = "".join(letters[axis] for axis in order)
-                change = _with_indices(reread(order))
+                change = with_indices(functools.partial(reread, order=order))
                 yield Hypothesis(f"{name} is read as if its order in memory were {text}", change)
 
 
 ORDERS = tuple(itertools.permutations(range(4)))
 
 
-def _reread_filter(order: tuple[int, ...]) -> Callable[[Sums, Indices], None]:
-    """Return the change of indices for a filter read in another order than that of its memory."""
-
-    def change(sums: Sums, i: Indices) -> None:
-        index = (i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w)
-        reread = reread_index(index, sums.w.shape, order, sums.evidence.w_order)
-        i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w = reread
-
-    return change
+def reread_filter(sums: Sums, i: Indices, order: tuple[int, ...]) -> None:
+    """Read the filter in another order."""
+    index = (i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w)
+    found = reread_index(index, sums.second.shape, order, sums.evidence.w_order)
+    i.k_of_w, i.c_of_w, i.r_of_w, i.s_of_w = found
 
 
-def _reread_x(order: tuple[int, ...]) -> Callable[[Sums, Indices], None]:
-    """Return the change of indices for an x read in another order; the padding stays 0."""
-
-    def change(sums: Sums, i: Indices) -> None:
-        problem = sums.problem
-        inside = (i.row >= 0) & (i.row < problem.H) & (i.column >= 0) & (i.column < problem.W)
-        row = np.clip(i.row, 0, problem.H - 1)
-        column = np.clip(i.column, 0, problem.W - 1)
-        reread = reread_index(
-            (i.n, i.channel, row, column), sums.x.shape, order, sums.evidence.x_order
-        )
-        i.n, i.channel, row, i.column = reread
-        i.row = np.where(inside, row, -1)
-
-    return change
+def reread_x(sums: Sums, i: Indices, order: tuple[int, ...]) -> None:
+    """Read x in another order; the padding stays 0."""
+    problem = sums.problem
+    inside = (i.row >= 0) & (i.row < problem.H) & (i.column >= 0) & (i.column < problem.W)
+    row = np.clip(i.row, 0, problem.H - 1)
+    column = np.clip(i.column, 0, problem.W - 1)
+    found = reread_index(
+        (i.n, i.channel, row, column), sums.first.shape, order, sums.evidence.x_order
+    )
+    i.n, i.channel, row, i.column = found
+    i.row = np.where(inside, row, -1)
 
 
 def reread_index(
@@ -647,17 +677,17 @@ def _of_fragments(problem: Problem) -> Iterator[Hypothesis]:
         if channels > bit:
             yield Hypothesis(
                 f"x at channel c is multiplied with the filter at channel c ^ {bit}",
-                _with_indices(lambda sums, i, bit=bit: vars(i).update(c_of_w=i.c ^ bit)),
+                with_indices(lambda sums, i, bit=bit: vars(i).update(c_of_w=i.c ^ bit)),
             )
     for bit in (1, 2, 4, 8):
         if problem.gemm_k > bit and channels != problem.gemm_k:
             yield Hypothesis(
                 f"x at j is multiplied with the filter at j ^ {bit}, where j = (c*R + r)*S + s",
-                _with_indices(_other_product(bit)),
+                with_indices(_other_product(bit)),
             )
     yield Hypothesis(
         "numbers 1 and 2 of the filter's fragment are exchanged (rows k, columns c)",
-        _with_indices(_exchanged_fragment),
+        with_indices(_exchanged_fragment),
     )
 
 
@@ -710,7 +740,7 @@ def _transposed(
     return with_axis(moved, 1, k // tile * tile + pixel % tile)
 
 
-def _other_product(bit: int) -> Callable[[Sums, Indices], None]:
+def _other_product(bit: int) -> Change:
     """Return the change of indices for a filter that is read at j ^ bit."""
 
     def change(sums: Sums, i: Indices) -> None:
