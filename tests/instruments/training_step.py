@@ -212,7 +212,7 @@ def text(measured: dict[str, Any]) -> str:
     rows = [[name, *(f"{ms:.2f}" for ms in times)] for name, times in measured["steps"].items()]
     theirs, ours = (measured["steps"][name] for name in ("torch", "convlab auto"))
     eager, graph = (theirs[i] / ours[i] for i in (-2, -1))
-    calls = pd.DataFrame(
+    per_call = pd.DataFrame(
         [[name, f"{microseconds:.0f}"] for name, microseconds in measured["cpu"].items()],
         columns=["a call of a layer", "CPU, microseconds"],
     )
@@ -220,7 +220,7 @@ def text(measured: dict[str, Any]) -> str:
         f"{laid(pd.DataFrame(rows, columns=columns))}\n\n"
         f"A step with convlab's convolutions is {eager:.2f} times as fast as with torch's, and "
         f"{graph:.2f} times if both are CUDA graphs.\n\n"
-        f"{laid(calls)}\n\n"
+        f"{laid(per_call)}\n\n"
         f"ResNet-18, {IMAGES} images of {SIZE} x {SIZE}, NCHW, TF32, SGD; {measured['made']}."
     )
 
