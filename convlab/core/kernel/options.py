@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .. import arguments as valid
-from ..errors import ProblemError
 from ..machine.gpus import Gpu
 from .cuda import CUDA
 from .engine import engine_name, engine_named
