@@ -172,15 +172,17 @@ CONVLAB_ENTRY const char* conv2d_data_gradient(const ConvProblem* problem, const
                                                size_t /*workspace_bytes*/, cudaStream_t stream) {
     const ConvProblem conv = *problem;
     if (conv.N == 0) return nullptr;
-    const auto is = [&](int size, int stride) {
-        return conv.dilation_h == 1 && conv.dilation_w == 1 && conv.R == size && conv.S == size &&
+    const auto is = [&](int height, int width, int stride) {   // the filter's height and width
+        return conv.dilation_h == 1 && conv.dilation_w == 1 && conv.R == height && conv.S == width &&
                conv.stride_h == stride && conv.stride_w == stride;
     };
-    if (is(3, 1)) return launch<3, 3, 1>(conv, dy, w, dx, stream);
-    if (is(3, 2)) return launch<3, 3, 2>(conv, dy, w, dx, stream);
-    if (is(5, 1)) return launch<5, 5, 1>(conv, dy, w, dx, stream);
-    if (is(5, 2)) return launch<5, 5, 2>(conv, dy, w, dx, stream);
-    if (is(7, 1)) return launch<7, 7, 1>(conv, dy, w, dx, stream);
+    if (is(3, 3, 1)) return launch<3, 3, 1>(conv, dy, w, dx, stream);
+    if (is(3, 3, 2)) return launch<3, 3, 2>(conv, dy, w, dx, stream);
+    if (is(5, 5, 1)) return launch<5, 5, 1>(conv, dy, w, dx, stream);
+    if (is(5, 5, 2)) return launch<5, 5, 2>(conv, dy, w, dx, stream);
+    if (is(7, 7, 1)) return launch<7, 7, 1>(conv, dy, w, dx, stream);
+    if (is(3, 1, 1)) return launch<3, 1, 1>(conv, dy, w, dx, stream);
+    if (is(3, 7, 1)) return launch<3, 7, 1>(conv, dy, w, dx, stream);
     const int64_t elements = int64_t(conv.N) * conv.C * conv.H * conv.W;
     const int64_t blocks = ceil_div(elements, int64_t(kThreads));
     if (const char* error = too_many(blocks)) return error;

@@ -180,16 +180,18 @@ CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem* problem, con
         return "22b_depthwise_weight_gradient: more filters than blocks in a grid (2^31)";
 
     float* sums = ranges > 1 ? static_cast<float*>(workspace) : dw;
-    const auto is = [&](int size, int stride) {
-        return conv.dilation_h == 1 && conv.dilation_w == 1 && conv.R == size && conv.S == size &&
+    const auto is = [&](int height, int width, int stride) {   // the filter's height and width
+        return conv.dilation_h == 1 && conv.dilation_w == 1 && conv.R == height && conv.S == width &&
                conv.stride_h == stride && conv.stride_w == stride;
     };
     auto* kernel = depthwise_any;
-    if (is(3, 1)) kernel = depthwise_weight_gradient<3, 3, 1>;
-    if (is(3, 2)) kernel = depthwise_weight_gradient<3, 3, 2>;
-    if (is(5, 1)) kernel = depthwise_weight_gradient<5, 5, 1>;
-    if (is(5, 2)) kernel = depthwise_weight_gradient<5, 5, 2>;
-    if (is(7, 1)) kernel = depthwise_weight_gradient<7, 7, 1>;
+    if (is(3, 3, 1)) kernel = depthwise_weight_gradient<3, 3, 1>;
+    if (is(3, 3, 2)) kernel = depthwise_weight_gradient<3, 3, 2>;
+    if (is(5, 5, 1)) kernel = depthwise_weight_gradient<5, 5, 1>;
+    if (is(5, 5, 2)) kernel = depthwise_weight_gradient<5, 5, 2>;
+    if (is(7, 7, 1)) kernel = depthwise_weight_gradient<7, 7, 1>;
+    if (is(3, 1, 1)) kernel = depthwise_weight_gradient<3, 1, 1>;
+    if (is(3, 7, 1)) kernel = depthwise_weight_gradient<3, 7, 1>;
     kernel<<<unsigned(conv.K * ranges), kThreads, 0, stream>>>(conv, ceil_div(strips, ranges), strips,
                                                               x, dy, sums);
     if (ranges > 1)

@@ -122,7 +122,9 @@ def _gradients(ctx, g_y: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor |
     dx = dw = bias_gradient = None
     if not torch.compiler.is_compiling():
         kernel = kernel_of(ctx.kernel, x.device)
-        dx, dw = own_gradients(g_y, x, w, ctx.options, kernel, (needs_dx, needs_dw))
+        problem = getattr(ctx, "problem", None)
+        needed = (needs_dx, needs_dw)
+        dx, dw = own_gradients(g_y, x, w, ctx.options, kernel, needed, problem)
     left = [needs_dx and dx is None, needs_dw and dw is None, needs_bias]
     if any(left):
         torch_dx, torch_dw, bias_gradient = torch.ops.aten.convolution_backward(
@@ -249,7 +251,7 @@ def _repeat(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, key: str) -> 
     requires = x.requires_grad or w.requires_grad or (bias is not None and bias.requires_grad)
     if requires and torch.is_grad_enabled():
         return _Repeated.apply(x, w, bias, call, key)
-    return call.runnable.again(call.problem, x, w, bias).contiguous()
+    return call.runnable.again(call.problem, x, w, bias, looks=not call.chosen).contiguous()
 
 
 class _Repeated(torch.autograd.Function):
@@ -258,8 +260,9 @@ class _Repeated(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w, bias, call: Call, key: str) -> Tensor:
         problem = call.problem
-        y = call.runnable.again(problem, x, w, bias).contiguous()
+        y = call.runnable.again(problem, x, w, bias, looks=not call.chosen).contiguous()
         ctx.kernel = key
+        ctx.problem = problem
         ctx.options = (problem.stride, problem.padding, problem.dilation, problem.groups)
         ctx.bias_shape = None if bias is None else list(bias.shape)
         ctx.save_for_backward(x, w, y if problem.relu else None)

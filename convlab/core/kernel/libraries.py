@@ -72,7 +72,7 @@ class Baseline(CallableRunnable):
         self.accept(problem)
         return self._bound(problem, x, w, bias)
 
-    def again(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
+    def again(self, problem: Problem, *tensors: Tensor | None, looks: bool = True) -> Tensor:
         launch = self._bound(problem, *tensors)
         launch()
         return launch.y
