@@ -432,6 +432,7 @@ conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
     griddepcontrol_launch_dependents();   // add_parts may be launched when blocks end
     const Block b = set_up<mode, tile>(conv, work, s_mem);
     if (b.warp >= 2 * tile / 32) {
+        griddepcontrol_wait();   // until the filter is laid out, in 20h
         load_any<mode, tile, channels>(conv, work, b, g_x, g_plan);
     } else {
         multiply<mode, tile, channels>(conv, work, b, g_bias, g_y, g_parts);
@@ -660,8 +661,8 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     float* parts = static_cast<float*>(workspace);
     auto launch = [&](auto kernel) -> const char* {
         if (const char* error = ask_for_shared_memory(kernel, work.bytes)) return error;
-        kernel<<<grid, 2 * work.tile + kLoaders, work.bytes, stream>>>(
-            conv, work, x, reinterpret_cast<const char*>(plan), bias, y, parts);
+        launch_dependent(kernel, grid, 2 * work.tile + kLoaders, work.bytes, stream, conv, work, x,
+                         reinterpret_cast<const char*>(plan), bias, y, parts);
         return launch_error();
     };
     const bool few = channels == 64, small = work.tile == 128;

@@ -25,6 +25,10 @@
 //             + (R - 1) * dilation_h * ((H + 190 // W) // H + 1)) + 4100 * (R * S + 4) <= smem,
 //       R * S == 1 or stride_w == 1
 //       or 80 * (Q + 4) * (3 + 126 // Q + (P + 126 // Q) // P) + 44032 <= smem
+// best: tf32 == 1, groups == 1, C >= 64, K >= 64, W <= 64, N * C * H * W >= 800000,
+//       R == 3 and S == 3 and dilation_h == 1 and dilation_w == 1
+//             and (stride_h == 1 or N * P * Q >= 6000)
+//       or R * S == 1 and stride_h == 2 and N * P * Q >= 6000
 // limits: The filter is laid out anew in each call, and a small layer waits for that. 1x1 filters wait
 //       for the L2 cache. Wide images do not fit.
 #include "turned.cuh"
@@ -255,15 +259,17 @@ static int64_t packed_bytes(const ConvProblem& conv) {
     return ceil_div(pairs_of(conv, packing) * steps * 4, int64_t(256)) * 256;
 }
 
+// Int holds the number of pairs: a division of 64 bits takes as long as many additions.
+template <typename Int>
 __global__ void __launch_bounds__(256)
-pack_turned(ConvProblem conv, Packing packing, int64_t pairs, const float* __restrict__ g_w,
+pack_turned(ConvProblem conv, Packing packing, Int pairs, const float* __restrict__ g_w,
             float* __restrict__ g_packed) {
     griddepcontrol_launch_dependents();
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
     const int taps = conv.R * conv.S, depth = packing.mode == kFlat ? 32 : 8;
-    const int64_t pair = int64_t(blockIdx.x) * 256 + threadIdx.x;
+    const Int pair = Int(blockIdx.x) * 256 + threadIdx.x;
     if (pair >= pairs) return;
-    int64_t rest = pair / 4;
+    Int rest = pair / 4;
     const int number = int(pair % 4), c_in = int(rest % packing.channels);
     rest /= packing.channels;
     const int quad = int(rest % (depth / 4));   // of the stage's filters
@@ -333,10 +339,15 @@ CONVLAB_ENTRY const char* conv2d_data_gradient(const ConvProblem* problem, const
     if (workspace_bytes < own) return "the workspace is too small for the filter";
     const Packing packing = packing_of(conv);
     const int64_t pairs = pairs_of(conv, packing);
-    if (const char* error = too_many(ceil_div(pairs, int64_t(256)))) return error;
+    const int64_t blocks = ceil_div(pairs, int64_t(256));
+    if (const char* error = too_many(blocks)) return error;
     float* g_packed = static_cast<float*>(workspace);
-    pack_turned<<<int(ceil_div(pairs, int64_t(256))), 256, 0, stream>>>(conv, packing, pairs, w,
-                                                                       g_packed);
+    if (pairs < INT32_MAX) {
+        pack_turned<unsigned><<<unsigned(blocks), 256, 0, stream>>>(conv, packing, unsigned(pairs), w,
+                                                                    g_packed);
+    } else {
+        pack_turned<int64_t><<<unsigned(blocks), 256, 0, stream>>>(conv, packing, pairs, w, g_packed);
+    }
     char* rest = static_cast<char*>(workspace) + own;
     if (!packing.phases) {
         const ConvProblem other = turned(conv);
@@ -365,8 +376,8 @@ CONVLAB_ENTRY const char* conv2d_data_gradient(const ConvProblem* problem, const
     ConvProblem output = turned(conv);   // dx in place of y
     const int64_t elements = dx_bytes(conv) / 4;
     const bool vectors = int64_t(conv.H) * conv.W % 4 == 0;
-    const int blocks = int(ceil_div(elements, int64_t(vectors ? 1024 : 256)));
-    launch_dependent(add_parts, blocks, 256, 0, stream, output, work.splits, vectors, parts,
+    const int adding = int(ceil_div(elements, int64_t(vectors ? 1024 : 256)));
+    launch_dependent(add_parts, adding, 256, 0, stream, output, work.splits, vectors, parts,
                      static_cast<const float*>(nullptr), dx);
     return launch_error();
 }

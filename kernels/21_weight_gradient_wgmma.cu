@@ -19,8 +19,9 @@
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
 //       or Q <= 64 and 72000 + 8 * (C // groups) * ((R - 1) * dilation_h + 1)
 //             * ((Q + 6) * stride_w + (S - 1) * dilation_w + 24) <= smem
-// best: tf32 == 1, groups == 1, R * S >= 9, N * P * Q >= 25000,
-//       N * P * Q * K * C * R * S >= 20000000000
+// best: tf32 == 1, groups == 1, N * P * Q * K * C * R * S >= 3000000000,
+//       R * S >= 9 and N * P * Q >= 6000
+//       or R * S == 1 and stride_h == 2 and stride_w == 2 and N * P * Q >= 25000
 // limits: With more than 192 rows, several blocks read the same dy from the L2 cache. Groups of few
 //       channels or filters waste the tensor cores.
 #include "convlab.cuh"
@@ -62,6 +63,7 @@ struct Work {
     int row_blocks, k_blocks;         // of a group
     int units;                        // of all groups: what a block computes at a time
     int blocks;                       // they share the units' tiles
+    int step;                         // from a block's tile to its next
     int tiles_p, tiles_q, tiles;      // of all images, for each unit
     int rows, columns, steps;         // of dy, in a tile
     int channels;                     // of x, in a stage, at most
@@ -74,13 +76,15 @@ struct Work {
 };
 constexpr int kBarrierBytes = 128;
 
-// The block's share of all tiles, which are numbered unit by unit.
+// The block's share of all tiles, which are numbered unit by unit. If units have as many blocks each,
+// the blocks of a unit take its tiles in turn instead: neighbours are then read at the same time.
 __device__ __forceinline__ int64_t share_at(const Work& work, int block) {
     return int64_t(work.units) * work.tiles * block / work.blocks;
 }
 
 // A unit, and the tiles of it that a block sums up.
 struct Item {
+    int64_t next;          // the number of the next item's first tile
     int unit, first_tile, end_tile;
     int group, k0, row0;   // of the group: the first filter, the first row (c, r, s)
     int c0, channels;      // the rows' channels
@@ -91,9 +95,15 @@ __device__ __forceinline__ Item item_at(const ConvProblem& conv, const Work& wor
     const int taps = conv.R * conv.S;
     Item item;
     item.unit = int(at / work.tiles);
-    item.first_tile = int(at % work.tiles);
-    item.end_tile = int(min_of(int64_t(work.tiles),
-                               share_at(work, blockIdx.x + 1) - int64_t(item.unit) * work.tiles));
+    const int64_t before = int64_t(item.unit) * work.tiles, end = share_at(work, blockIdx.x + 1);
+    item.first_tile = int(at - before);
+    item.end_tile = int(min_of(int64_t(work.tiles), end - before));
+    item.next = before + item.end_tile;
+    if (work.step > 1) {
+        item.first_tile = blockIdx.x % work.step;
+        item.end_tile = work.tiles;
+        item.next = end;
+    }
     const int unit = item.unit;
     item.row0 = unit % work.row_blocks * work.block_rows;
     item.k0 = unit / work.row_blocks % work.k_blocks * filters;
@@ -115,15 +125,15 @@ __device__ __forceinline__ Tile tile_at(const Work& work, int tile) {
     const int row = tile / work.tiles_q;
     return {row / work.tiles_p, row % work.tiles_p * work.rows, tile % work.tiles_q * work.columns};
 }
-// Moves to the next tile, without a division.
-__device__ __forceinline__ void advance(const Work& work, Tile& tile) {
-    tile.q += work.columns;
-    if (tile.q < work.tiles_q * work.columns) return;
-    tile.q = 0;
-    tile.p += work.rows;
-    if (tile.p < work.tiles_p * work.rows) return;
-    tile.p = 0;
-    ++tile.n;
+// Moves to the block's next tile, without a division. `by` is tile_at(work.step).
+__device__ __forceinline__ void advance(const Work& work, Tile& tile, const Tile& by) {
+    tile.q += by.q;
+    const int next_row = tile.q >= work.tiles_q * work.columns;
+    tile.q -= next_row ? work.tiles_q * work.columns : 0;
+    tile.p += by.p + next_row * work.rows;
+    const int next_image = tile.p >= work.tiles_p * work.rows;
+    tile.p -= next_image ? work.tiles_p * work.rows : 0;
+    tile.n += by.n + next_image;
 }
 
 template <int bytes>
@@ -201,14 +211,15 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, 
     };
     const int64_t end = share_at(work, blockIdx.x + 1);
     Item item;
-    for (int64_t at = share_at(work, blockIdx.x); at < end; at += item.end_tile - item.first_tile) {
+    const Tile by = tile_at(work, work.step);
+    for (int64_t at = share_at(work, blockIdx.x); at < end; at = item.next) {
         item = item_at(conv, work, filters, at);
         const int dy_count = dy_row < work.rows ? K_group - item.k0 - k : 0;
         const Number* dy_own = g_dy + (int64_t(item.group) * K_group + item.k0 + k) * PQ +
                                int64_t(dy_row) * conv.Q + dy_column;
         const Number* x_own = g_x + (int64_t(item.group) * C_group + item.c0) * HW;
         Tile tile = tile_at(work, item.first_tile);
-        for (int number = item.first_tile; number < item.end_tile; ++number) {
+        for (int number = item.first_tile; number < item.end_tile; number += work.step) {
             char* s_stage = b.s_stages + stage * work.stage_bytes;
             mbarrier_wait(&b.empty[stage], parity ^ 1);
             if (dy_row < work.rows) {
@@ -253,7 +264,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Work& work, 
                 arrive();
             }
             if (++stage == work.stages) stage = 0, parity ^= 1;
-            advance(work, tile);
+            advance(work, tile, by);
         }
     }
     __pipeline_wait_prior(0);
@@ -357,7 +368,8 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
         if (++stage == work.stages) stage = 0, parity ^= 1;
     };
     Tile tile = tile_at(work, item.first_tile);
-    for (int number = item.first_tile; number < item.end_tile; ++number) {
+    const Tile by = tile_at(work, work.step);
+    for (int number = item.first_tile; number < item.end_tile; number += work.step) {
         mbarrier_wait(&b.full[stage], parity);
         if (idle) {
             release();
@@ -449,7 +461,7 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
                 for (int i = 0; i < filters / 2; ++i) r_sum[part][i] += r_acc[part][i];
         }
         release();
-        advance(work, tile);
+        advance(work, tile, by);
         if (++since == kPeriod) move_sums();
     }
     if (since > 0) move_sums();
@@ -483,8 +495,7 @@ weight_gradient_wgmma(ConvProblem conv, Work work, const Number* __restrict__ g_
         const int64_t end = share_at(work, blockIdx.x + 1);
         int stage = 0, parity = 0;
         Item item;
-        for (int64_t at = share_at(work, blockIdx.x); at < end;
-             at += item.end_tile - item.first_tile) {
+        for (int64_t at = share_at(work, blockIdx.x); at < end; at = item.next) {
             item = item_at(conv, work, filters, at);
             if (work.columns == kPixels && work.stride_w == 1) {
                 multiply<filters, parts, true>(conv, work, b, item, warp, stage, parity, g_sums);
@@ -501,24 +512,26 @@ __device__ __forceinline__ void put(float* to, float x) { *to = x; }
 __device__ __forceinline__ void put(bf16* to, float x) { to->bits = uint16_t(round_bf16(x, 0)); }
 
 // dw[i] = the sum over the items of its unit, in a fixed order: two runs give the same bits. Lanes have
-// neighbouring i, and `sharers` threads each add every n-th item.
+// neighbouring i, and `sharers` threads each add every n-th item. Int holds all numbers that occur: a
+// division of 64 bits takes as long as many additions.
+template <typename Int>
 __global__ void __launch_bounds__(kAddThreads)
 add_items(ConvProblem conv, Work work, int filters, int sharers, const float* __restrict__ g_sums,
           Number* __restrict__ g_dw) {
     __shared__ float s_sums[kAddThreads];
     griddepcontrol_wait();   // until the sums are there
-    const int rows = conv.C / conv.groups * conv.R * conv.S, K_group = conv.K / conv.groups;
+    const Int rows = conv.C / conv.groups * conv.R * conv.S, K_group = conv.K / conv.groups;
     const int elements = kAddThreads / sharers, sharer = threadIdx.x / elements;
-    const int64_t i = int64_t(blockIdx.x) * elements + threadIdx.x % elements;
-    const bool inside = i < int64_t(conv.K) * rows;
+    const Int i = Int(blockIdx.x) * elements + threadIdx.x % elements;
+    const bool inside = i < Int(conv.K) * rows;
     float r_sum = 0.0f;
     if (inside && work.blocks > 0) {
-        const int row = int(i % rows), k = int(i / rows) % K_group, group = int(i / rows) / K_group;
+        const int row = int(i % rows), k = int(i / rows % K_group), group = int(i / rows / K_group);
         const int unit =
             (group * work.k_blocks + k / filters) * work.row_blocks + row / work.block_rows;
         // The blocks that have tiles of the unit. Block n ends before the tile number
         // tiles * units * (n + 1) / blocks.
-        const int64_t all = int64_t(work.units) * work.tiles, first = int64_t(unit) * work.tiles;
+        const Int all = Int(work.units) * work.tiles, first = Int(unit) * work.tiles;
         const int first_block = int(ceil_div((first + 1) * work.blocks, all)) - 1;
         const int last_block = int(ceil_div((first + work.tiles) * work.blocks, all)) - 1;
         const float* sums = g_sums + k % filters * work.block_rows + row % work.block_rows;
@@ -591,6 +604,7 @@ static Work work_of(const ConvProblem& conv, const ThisDevice& device, int64_t l
     if (even * 20 >= device.sms * 19) blocks = even;
     const int64_t fit = limit / (filters * int64_t(work.block_rows) * 4) - units + 1;
     work.blocks = int(max_of(int64_t(1), min_of(min_of(blocks, fit), units * work.tiles)));
+    work.step = work.blocks % work.units == 0 ? work.blocks / work.units : 1;
     return work;
 }
 // Two parts share the reads of dy, if their sums fit into registers and their x into shared memory.
@@ -671,7 +685,9 @@ CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem* problem, con
                                        : launch(weight_gradient_wgmma<64, kMostParts>);
         if (error) return error;
     }
-    launch_dependent(add_items, int(adding), kAddThreads, 0, stream, conv, work, filters, sharers, sums,
-                     dw);
+    const int64_t most = max_of(adding * kAddThreads,
+                                (int64_t(work.units) * work.tiles + 1) * max_of(work.blocks, 1));
+    auto* add = most < INT32_MAX ? add_items<unsigned> : add_items<int64_t>;
+    launch_dependent(add, int(adding), kAddThreads, 0, stream, conv, work, filters, sharers, sums, dw);
     return launch_error();
 }

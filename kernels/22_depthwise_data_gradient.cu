@@ -9,6 +9,9 @@
 // precision: fp32
 // epilogue: none
 // supports: groups == C
+// best: groups == C, dilation_h == 1, dilation_w == 1, N * C * H * W >= 12000000,
+//       R == 3 and S == 3 and stride_h == stride_w and stride_h <= 2
+//       or R == 3 and S in (1, 7) and stride_h == 1 and stride_w == 1
 // limits: Memory: dy is read and dx written once. With stride 2 a store writes every other element of a
 //       sector. Filters, strides and dilations that are not listed at the end use a plain gather.
 // Write h + pad = stride*u + a with 0 <= a < stride: u is the unit, a the phase. The taps of a phase are

@@ -9,6 +9,8 @@
 // precision: fp32
 // epilogue: none
 // supports: groups == C
+// best: groups == C, dilation_h == 1, dilation_w == 1, stride_h == 1, stride_w == 1,
+//       R == 3 and S in (1, 3, 7), N * C * H * W >= 12000000
 // limits: The L1 cache: a step loads stride * S values of x and one of dy. Then the registers, for large
 //       filters. Those that are not listed at the end are computed one weight after another.
 #include "convlab.cuh"

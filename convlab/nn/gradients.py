@@ -48,20 +48,34 @@ def own_gradients(
     if problem is None:
         _, problem = problem_of_call(x, w, None, (*options, False))
     precision = kernel.precision if isinstance(kernel, (Runnable, Auto)) else "fp32"
-    wanted = ((DATA_GRADIENT, needed[0], (dy, w)), (WEIGHT_GRADIENT, needed[1], (x, dy)))
+    # A choice in these classes has just looked for edits of the kernel's files.
+    looks = precision not in CLASSES
     found = []
-    for computation, is_needed, tensors in wanted:
-        gradient = _computing(problem, computation.name)
-        kernel = gradient_kernel(gradient, precision) if is_needed else None
-        if kernel is None:
+    for rung, computation, tensors in zip(
+        gradients_of(problem, needed, precision),
+        (DATA_GRADIENT, WEIGHT_GRADIENT),
+        ((dy, w), (x, dy)),
+        strict=True,
+    ):
+        if rung is None:
             found.append(None)
             continue
         for name, tensor in zip(computation.inputs, tensors, strict=True):
             require_storage(name, tensor)
-        # A choice in these classes has just looked for edits of the kernel's files.
-        looks = precision not in CLASSES
-        found.append(kernel.again(gradient, *tensors, None, looks=looks).contiguous())
+        gradient = _computing(problem, computation.name)
+        found.append(rung.again(gradient, *tensors, None, looks=looks).contiguous())
     return found[0], found[1]
+
+
+def gradients_of(
+    problem: Problem, needed: Sequence[bool], precision: str
+) -> tuple[Kernel | None, Kernel | None]:
+    """Return the rungs for the two gradients of a forward problem; None where torch computes it."""
+    dx, dw = (
+        gradient_kernel(_computing(problem, computation.name), precision) if is_needed else None
+        for computation, is_needed in zip((DATA_GRADIENT, WEIGHT_GRADIENT), needed, strict=True)
+    )
+    return dx, dw
 
 
 # A layer asks in every step of training.

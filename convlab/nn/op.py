@@ -31,10 +31,11 @@ from ..core.kernel.call import (
     relu_keyword,
 )
 from ..core.kernel.data import is_plain, named_tensors, require_memory, unreadable
+from ..core.kernel.libraries import Baseline
 from ..core.problem.problem import pair
 from .choice import AUTOS
 from .dtypes import autocast_dtype, by_torch, cast, dtypes_of, require_dtypes
-from .gradients import gradient_kernel, own_gradients
+from .gradients import gradient_kernel, gradients_of, own_gradients
 from .keys import kernel_of, key_of
 from .repeated import Call, keep, kept, signature
 
@@ -248,10 +249,23 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, ke
 
 def _repeat(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, key: str) -> Tensor:
     """Compute a call that was validated before, with derivatives."""
+    if call.chosen and isinstance(call.runnable, Baseline):
+        y = _by_torch(call, x, w, bias)
+        if y is not None:
+            return y
     requires = x.requires_grad or w.requires_grad or (bias is not None and bias.requires_grad)
     if requires and torch.is_grad_enabled():
         return _Repeated.apply(x, w, bias, call, key)
     return call.runnable.again(call.problem, x, w, bias, looks=not call.chosen).contiguous()
+
+
+def _by_torch(call: Call, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor | None:
+    """Return y of a kept call of cuDNN, if no rung computes a gradient of it; else None."""
+    if torch.is_grad_enabled():
+        needed = (x.requires_grad, w.requires_grad)
+        if any(gradients_of(call.problem, needed, call.runnable.precision)):
+            return None
+    return call.runnable.differentiable(call.problem, x, w, bias)
 
 
 class _Repeated(torch.autograd.Function):
