@@ -35,10 +35,11 @@ from .cuda import CUDA
 from .data import alignments, match, require, require_memory, resolved
 from .engine import counting_engine, engine_named
 from .libraries import baseline
-from .options import WORKSPACE_LIMIT, Options, parse_tunables, tunables
+from .options import WORKSPACE_LIMIT, Options
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
+from .tunables import parse_tunables, tunables
 
-__all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
+__all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve"]
 
 # The options of `compile`, which are those of `load`.
 _OPTIONS = tuple(entry.name for entry in fields(Options))

@@ -193,7 +193,7 @@ class WeightGradientLaunch(Launch):
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
-        x, dy, _ = inputs
+        x = inputs[0]
         self.y = x.new_empty(problem.output_shape)
         # Only the shape and the strides of the filter are read.
         layout = torch.contiguous_format
