@@ -6,10 +6,10 @@
                                                               shows whether the answer is right as asked
     python -m tests.instruments.adopt_times --write convlab/EVIDENCE.md       put the table into this page
 
-For each answer: the build with convlab's small torch::Tensor, the build and the judgement
-as asked with a warm process, and with ``--plain`` torch's own `load_inline` (its headers, nvcc; needs CUDA). Each build is new:
-it is in a cache of its own, with the simulator's runtime and the precompiled headers in it, which is the
-state after the first answer ever. The engine is "cuda" with a GPU, else "sim".
+For each answer: the build with convlab's small torch::Tensor, the build and the judgement as asked with a
+warm process, and with ``--plain`` torch's own `load_inline` (its headers, nvcc; needs CUDA). Each build is
+new: it is in a cache of its own, with the simulator's runtime and the precompiled headers in it, which is
+the state after the first answer ever. The engine is "cuda" with a GPU, else "sim".
 """
 
 import argparse
