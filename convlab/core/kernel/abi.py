@@ -65,6 +65,8 @@ class EntryPoints:
                 function.restype = result
                 function.argtypes = arguments
                 self._functions[name] = function
+        # The name of the entry point that computes: "conv2d", or that of a gradient.
+        self.computing = next((name for name in _COMPUTING if name in self._functions), _COMPUTING[0])
 
     def workspace(self, limit: int) -> int:
         """Return the workspace that the kernel requests, in bytes.
@@ -82,11 +84,6 @@ class EntryPoints:
     def prepare(self, w: Address, plan: Address, stream: Address = None) -> str | None:
         """Write the prepared filter to `plan`, which replaces w; return an error text or None."""
         return self._call("conv2d_prepare", w, plan, stream)
-
-    @property
-    def computing(self) -> str:
-        """The name of the entry point that computes: "conv2d", or that of a gradient."""
-        return next((name for name in _COMPUTING if name in self._functions), _COMPUTING[0])
 
     def compute(
         self,
