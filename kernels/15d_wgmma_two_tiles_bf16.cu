@@ -13,7 +13,7 @@
 // arch: sm_90a
 // supports: sm >= 90, stride_h == 1, stride_w == 1, W % 4 == 0, (R - 1) * dilation_h <= 14,
 //       17920 + (C // groups + 15) // 16 * (4096 * R * S
-//             + 32 * ((R - 1) * dilation_h + 2) * (132 + (S - 1) * dilation_w)) <= smem
+//             + 32 * ((R - 1) * dilation_h + 2) * ((128 + (S - 1) * dilation_w) // 2 * 2 + 1)) <= smem
 // limits: Shared memory: a wgmma of 128 columns reads 96 of its 128 bytes in each cycle.
 #ifndef NUMBER
 #define NUMBER bf16
@@ -44,7 +44,7 @@ struct Strips {
     int64_t rows;       // of y, in all strips and images
     int window;         // rows of x for a row of y
     int ring;           // rows of x that fit into shared memory
-    int left;           // staged columns before the first used one
+    int left;           // columns that a loader reads before the first staged one
     int pitch;          // of a staged row, in pixels
     int row_units;      // of a staged row, in units of 16 bytes, for all channels
     int filter_units;   // of the filter of 64 channels, in units of 16 bytes
@@ -73,7 +73,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
     const int64_t HW = int64_t(conv.H) * conv.W;
     // A warp's item is 8 groups of four pixels x 4 octets: bits 1 and 2 of the lane select the octet.
     // The pitch is odd, so eight lanes store to different banks.
-    const int across = ceil_div(strips.pitch, 32), items = across * ceil_div(octets, 4);
+    const int across = ceil_div(strips.left + strips.pitch, 32), items = across * ceil_div(octets, 4);
     const int o_lane = lane / 2 % 4, column = 4 * (lane % 2 + lane / 8 * 2);
     int slot = 0, parity = 0;
     for (int64_t row = first_row; row < end_row;) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
                     const int w = w0 + item % across * 32 + column;
                     const bool inside =
                         unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W) &&
-                        w - w0 < strips.pitch;
+                        w - w0 < strips.left + strips.pitch;
                     const int channels = inside ? C_group - octet * kOctet : 0;
                     const Number* from =
                         x_n + octet * kOctet * HW + (int64_t(h) * conv.W + w);
@@ -106,7 +106,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
                 for (int i = 0; i < kItems; ++i) {
                     const int item = first + i * kRowLoaders + warp;
                     const int octet = item / across * 4 + o_lane;
-                    const int pixel = item % across * 32 + column;
+                    const int pixel = item % across * 32 + column - strips.left;
                     const uint2 (&x)[kOctet] = r_x[i];
                     uint4* s_to = s_row + octet * strips.pitch + pixel;
                     #pragma unroll
@@ -118,7 +118,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
                             return j < 2 ? __byte_perm(a.x, b.x, halves)
                                          : __byte_perm(a.y, b.y, halves);
                         };
-                        if (octet < octets && pixel + j < strips.pitch)
+                        if (octet < octets && unsigned(pixel + j) < unsigned(strips.pitch))
                             s_to[j] = make_uint4(two(x[0], x[1]), two(x[2], x[3]), two(x[4], x[5]),
                                                  two(x[6], x[7]));
                     }
@@ -237,8 +237,7 @@ conv2d_two_tiles(ConvProblem conv, Strips strips, const Number* __restrict__ g_x
 
     // A consumer: multiplies and stores.
     const int consumer = warp / 4;
-    const uint64_t x_first = wgmma_moved(
-        wgmma_descriptor(s_bytes + strips.x_at, 16 * strips.pitch, 128), strips.left);
+    const uint64_t x_first = wgmma_descriptor(s_bytes + strips.x_at, 16 * strips.pitch, 128);
     const uint64_t w_first = wgmma_moved(wgmma_descriptor(s_bytes + strips.w_at, 16 * kKTile, 128),
                                          consumer * strips.filter_units);
     const int k_first = (k_tile + consumer) * kKTile + warp % 4 * 16;   // of this warp's 16 channels
@@ -369,7 +368,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     strips.rows = int64_t(conv.N) * strips.tiles_q * conv.P;
     strips.window = (conv.R - 1) * conv.dilation_h + 1;
     strips.left = (4 - conv.pad_w % 4) % 4;
-    strips.pitch = (strips.left + kN + (conv.S - 1) * conv.dilation_w) | 1;
+    strips.pitch = (kN + (conv.S - 1) * conv.dilation_w) | 1;
     strips.row_units = 2 * strips.chunks * strips.pitch;
     const int64_t filter = int64_t(strips.chunks) * conv.R * conv.S * kTapBytes;
     const int64_t y_at = kBarrierBytes + 2 * filter;
