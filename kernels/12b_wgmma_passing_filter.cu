@@ -16,48 +16,15 @@
 // limits: Shared memory: a wgmma of 128 columns reads 96 of its 128 bytes in each cycle.
 #include "convlab.cuh"
 #include "tensor.cuh"
-#include "wgmma_tile.cuh"
-#include "wgmma_block.cuh"
-#include "wgmma_store.cuh"
 
 using Number = float;
 
-constexpr int kN = 128;           // columns of a strip: wgmma's n
+#include "strips.cuh"
+
 constexpr int kQuad = 4;          // channels of 16 bytes
 constexpr int kItems = 4;         // items that a loader's lane has in flight
 constexpr int kSlice = 3;         // taps of a slice of the filter, at most
-constexpr int kMaxRing = 16;
 constexpr int kMaxSlots = 8;
-constexpr int kBarrierBytes = 512;
-// Numbers between two channels of y in shared memory. Eight channels lie in different banks.
-constexpr int kYPitch = kN + 8;
-
-// y is cut into strips of kN columns. A block computes consecutive rows of y, counted strip by
-// strip.
-struct Strips {
-    int chunks, k_tiles, k_blocks, lanes;
-    int taps, slots;    // of a slice of the filter; slots of such slices
-    int tiles_q;
-    int64_t rows;       // of y, in all strips and images
-    int window;         // rows of x for two rows of y
-    int ring;           // rows of x that fit into shared memory
-    int left;           // columns that a loader reads before the first staged one
-    int pitch;          // of a staged row, in pixels
-    int row_units;      // of a staged row, in units of 16 bytes, for all channels
-    int w_at, x_at, y_at, bytes;   // of shared memory
-};
-
-// The rows of one strip that a block computes one after another.
-struct Part {
-    int n, q0, p0, rows;
-};
-__device__ __forceinline__ Part part_at(const ConvProblem& conv, const Strips& strips, int64_t row,
-                                        int64_t end) {
-    const int64_t strip = row / conv.P;
-    const int p0 = int(row - strip * conv.P);
-    return {int(strip / strips.tiles_q), int(strip % strips.tiles_q) * kN, p0,
-            int(min_of(int64_t(conv.P - p0), end - row))};
-}
 
 // A producer warp: stages rows of x. An item is four pixels of a quad of channels.
 __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& strips, char* s_bytes,
@@ -68,13 +35,15 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
     const int64_t HW = int64_t(conv.H) * conv.W;
     // A warp's item is 8 groups of four pixels x 4 quads: bits 1 and 2 of the lane select the quad.
     // The pitch is odd, so eight lanes store to different banks.
-    const int across = ceil_div(strips.left + strips.pitch, 32), items = across * ceil_div(quads, 4);
+    const int across = ceil_div(3 + strips.pitch, 32), items = across * ceil_div(quads, 4);
     const int q_lane = lane / 2 % 4, column = 4 * (lane % 2 + lane / 8 * 2);
     int slot = 0, parity = 0;
     for (int64_t row = first_row; row < end_row;) {
         const Part part = part_at(conv, strips, row, end_row);
         row += part.rows;
-        const int h0 = part.p0 - conv.pad_h, w0 = part.q0 - conv.pad_w - strips.left;
+        const int h0 = part.p0 - conv.pad_h;
+        const int left = (part.q0 - conv.pad_w) & 3;   // columns that are read but not staged
+        const int w0 = part.q0 - conv.pad_w - left;    // a multiple of 4
         const Number* x_n = g_x + (int64_t(part.n) * conv.C + group * C_group) * HW;
         const int h_end = h0 + (part.rows + 1) / 2 * 2 - 2 + strips.window;
         for (int h = h0; h < h_end; ++h) {
@@ -89,7 +58,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
                     const int w = w0 + item % across * 32 + column;
                     const bool inside =
                         unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W) &&
-                        w - w0 < strips.left + strips.pitch;
+                        w - w0 < left + strips.pitch;
                     const int channels = inside ? C_group - quad * kQuad : 0;
                     const Number* from = x_n + quad * kQuad * HW + (int64_t(h) * conv.W + w);
                     #pragma unroll
@@ -102,7 +71,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
                 for (int i = 0; i < kItems; ++i) {
                     const int item = first + i * kLoaders + warp;
                     const int quad = item / across * 4 + q_lane;
-                    const int pixel = item % across * 32 + column - strips.left;
+                    const int pixel = item % across * 32 + column - left;
                     const float4 (&x)[kQuad] = r_x[i];
                     float4* s_to = s_row + quad * strips.pitch + pixel;
                     auto put_pixel = [&](int j, float4 value) {
@@ -157,62 +126,6 @@ __device__ __forceinline__ void load_filter(const ConvProblem& conv, const Strip
                                       packed[i] + from, bytes, &w_full[slot]);
                         if (++slot == strips.slots) slot = 0, parity ^= 1;
                     }
-    }
-}
-
-// Stores a row of a warp's 16 channels.
-__device__ __forceinline__ void store_row(const ConvProblem& conv, Number* s_y, int lane, int count,
-                                          const float (&r_bias)[2], const float (&r_sum)[kN / 2],
-                                          int length, Number* y_row) {
-    constexpr int kVector = 16 / int(sizeof(Number));
-    const int g = lane / 4, t = lane % 4;
-    const int64_t PQ = int64_t(conv.P) * conv.Q;
-    const float least = conv.relu ? 0.0f : -INFINITY;
-    const unsigned offset = unsigned(reinterpret_cast<uintptr_t>(y_row) / sizeof(Number));
-    const unsigned plane = unsigned(PQ);
-    const bool pairs = (offset | plane) % 2 == 0;
-    // How far a channel's first column is past a multiple of 16 bytes.
-    auto shift_of = [&](int k) { return int((offset + unsigned(k) * plane) % kVector); };
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        __syncwarp();   // all have read the other half
-        Number* s_put = s_y + g * kYPitch + shift_of(8 * half + g) + 2 * t;
-        auto put_row = [&](auto in_pairs) {
-            #pragma unroll
-            for (int j = 0; j < kN / 8; ++j)
-                put<in_pairs.value>(s_put + 8 * j,
-                                    max_nan(r_sum[4 * j + 2 * half] + r_bias[half], least),
-                                    max_nan(r_sum[4 * j + 2 * half + 1] + r_bias[half], least));
-        };
-        if (pairs) {
-            put_row(std::true_type());
-        } else {
-            put_row(std::false_type());
-        }
-        __syncwarp();
-        // The 32 lanes store a channel, 16 bytes each.
-        #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int k = 8 * half + i, shift = shift_of(k);
-            const int at = (kVector - shift) % kVector + kVector * lane;
-            if (k < count && at + kVector <= length)
-                __stcs(reinterpret_cast<float4*>(y_row + k * PQ + at),
-                       *reinterpret_cast<const float4*>(s_y + i * kYPitch + shift + at));
-        }
-        // Four lanes store a channel's two ends, which are less than 16 bytes.
-        const int k = 8 * half + lane % 8, part = lane / 8;
-        const int shift = shift_of(k);
-        const int head = min_of((kVector - shift) % kVector, length);
-        const int tail = head + (length - head) / kVector * kVector;
-        Number* to = y_row + k * PQ;
-        const Number* from = s_y + lane % 8 * kYPitch + shift;
-        if (k < count) {
-            #pragma unroll
-            for (int i = part; i < kVector; i += 4) {
-                if (i < head) to[i] = from[i];
-                if (tail + i < length) to[tail + i] = from[tail + i];
-            }
-        }
     }
 }
 
@@ -286,7 +199,6 @@ conv2d_passing_filter(ConvProblem conv, Strips strips, const Number* __restrict_
     for (int64_t at = first_row; at < end_row;) {
         const Part part = part_at(conv, strips, at, end_row);
         at += part.rows;
-        const int length = min_of(kN, conv.Q - part.q0);
         int ready_rows = 0;
         for (int row = 0; row < part.rows; row += 2) {
             #pragma unroll 1
@@ -351,9 +263,10 @@ conv2d_passing_filter(ConvProblem conv, Strips strips, const Number* __restrict_
             if (base >= strips.ring) base -= strips.ring;
             Number* y_row = g_y + ((int64_t(part.n) * conv.K + group * K_group + k_first) * conv.P +
                                    part.p0 + row) * conv.Q + part.q0;
-            store_row(conv, s_y, lane, k_count, r_bias, r_upper, length, y_row);
+            store_row(conv, strips, part, s_y, lane, k_count, r_bias, r_upper, y_row);
             if (row + 1 < part.rows)
-                store_row(conv, s_y, lane, k_count, r_bias, r_lower, length, y_row + conv.Q);
+                store_row(conv, strips, part, s_y, lane, k_count, r_bias, r_lower,
+                          y_row + conv.Q);
         }
         free_rows(strips.window - 2);
         base += strips.window - 2;
@@ -375,20 +288,12 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     if (device.error) return device.error;
     const int64_t packed = int64_t(conv2d_workspace(problem, 0));
     if (int64_t(workspace_bytes) < packed) return "the workspace is too small for the filter";
-    Strips strips = {};
-    strips.chunks = ceil_div(conv.C / conv.groups, 2 * kQuad);
-    strips.k_tiles = ceil_div(conv.K / conv.groups, kKTile);
-    strips.k_blocks = ceil_div(strips.k_tiles, 2);
-    strips.tiles_q = ceil_div(conv.Q, kN);
-    strips.rows = int64_t(conv.N) * strips.tiles_q * conv.P;
+    Strips strips = strips_for(conv, y, device.sms);
     strips.window = (conv.R - 1) * conv.dilation_h + 2;
-    strips.left = (4 - conv.pad_w % 4) % 4;
-    strips.pitch = (kN + (conv.S - 1) * conv.dilation_w) | 1;
-    strips.row_units = 2 * strips.chunks * strips.pitch;
     strips.taps = min_of(kSlice, conv.S);
     const int slice = 2 * strips.taps * kTapBytes;
     const int64_t row_bytes = 16 * int64_t(strips.row_units);
-    const int64_t y_at = kBarrierBytes, x_at = y_at + 8 * 8 * kYPitch * int(sizeof(Number));
+    const int64_t y_at = kBarrierBytes, x_at = y_at + kYBytes;
     const int64_t rest = device.smem - x_at - strips.window * row_bytes;
     if (rest < 2 * slice) return "the rows do not fit into shared memory";
     // First the slots that the consumers need to be apart, then rows.
@@ -398,9 +303,6 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     strips.y_at = int(y_at), strips.x_at = int(x_at);
     strips.w_at = int(x_at + strips.ring * row_bytes);
     strips.bytes = strips.w_at + strips.slots * slice;
-    strips.lanes =
-        int(min_of(strips.rows,
-                   int64_t(max_of(1, device.sms / (conv.groups * strips.k_blocks)))));
     auto* kernel = conv.S == 3 ? conv2d_passing_filter<3> : conv2d_passing_filter<0>;
     if (const char* error = ask_for_shared_memory(kernel, strips.bytes)) return error;
 

@@ -20,48 +20,15 @@
 #endif
 #include "convlab.cuh"
 #include "tensor.cuh"
-#include "wgmma_n.cuh"
-#include "wgmma_tile.cuh"
-#include "wgmma_block.cuh"
-#include "wgmma_store.cuh"
 
 using Number = NUMBER;
 
-constexpr int kN = 128;           // columns of a strip: wgmma's n
+#include "strips.cuh"
+#include "wgmma_n.cuh"
+
 constexpr int kOctet = 8;         // channels of 16 bytes
 constexpr int kRowLoaders = 4;    // warps that stage x
 constexpr int kItems = 3;         // items that a loader's lane has in flight
-constexpr int kMaxRing = 16;
-constexpr int kBarrierBytes = 512;
-// Numbers between two channels of y in shared memory. Eight channels lie in different banks.
-constexpr int kYPitch = kN + 8;
-
-// y is cut into strips of kN columns. A block computes consecutive rows of y, counted strip by
-// strip.
-struct Strips {
-    int chunks, k_tiles, k_blocks, lanes;
-    int tiles_q;
-    int64_t rows;       // of y, in all strips and images
-    int window;         // rows of x for a row of y
-    int ring;           // rows of x that fit into shared memory
-    int left;           // columns that a loader reads before the first staged one
-    int pitch;          // of a staged row, in pixels
-    int row_units;      // of a staged row, in units of 16 bytes, for all channels
-    int filter_units;   // of the filter of 64 channels, in units of 16 bytes
-    int w_at, x_at, y_at, bytes;   // of shared memory
-};
-
-// The rows of one strip that a block computes one after another.
-struct Part {
-    int n, q0, p0, rows;
-};
-__device__ __forceinline__ Part part_at(const ConvProblem& conv, const Strips& strips, int64_t row,
-                                        int64_t end) {
-    const int64_t strip = row / conv.P;
-    const int p0 = int(row - strip * conv.P);
-    return {int(strip / strips.tiles_q), int(strip % strips.tiles_q) * kN, p0,
-            int(min_of(int64_t(conv.P - p0), end - row))};
-}
 
 // A producer warp: stages rows of x. An item is four pixels of an octet of channels. In NCHW a 32-bit
 // word holds two pixels of one channel; in the stage it holds two channels of one pixel.
@@ -73,13 +40,15 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
     const int64_t HW = int64_t(conv.H) * conv.W;
     // A warp's item is 8 groups of four pixels x 4 octets: bits 1 and 2 of the lane select the octet.
     // The pitch is odd, so eight lanes store to different banks.
-    const int across = ceil_div(strips.left + strips.pitch, 32), items = across * ceil_div(octets, 4);
+    const int across = ceil_div(3 + strips.pitch, 32), items = across * ceil_div(octets, 4);
     const int o_lane = lane / 2 % 4, column = 4 * (lane % 2 + lane / 8 * 2);
     int slot = 0, parity = 0;
     for (int64_t row = first_row; row < end_row;) {
         const Part part = part_at(conv, strips, row, end_row);
         row += part.rows;
-        const int h0 = part.p0 - conv.pad_h, w0 = part.q0 - conv.pad_w - strips.left;
+        const int h0 = part.p0 - conv.pad_h;
+        const int left = (part.q0 - conv.pad_w) & 3;   // columns that are read but not staged
+        const int w0 = part.q0 - conv.pad_w - left;    // a multiple of 4
         const Number* x_n = g_x + (int64_t(part.n) * conv.C + group * C_group) * HW;
         for (int h = h0; h < h0 + part.rows - 1 + strips.window; ++h) {
             uint4* s_row = reinterpret_cast<uint4*>(s_bytes + strips.x_at) + slot * strips.row_units;
@@ -92,7 +61,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
                     const int w = w0 + item % across * 32 + column;
                     const bool inside =
                         unsigned(h) < unsigned(conv.H) && unsigned(w) < unsigned(conv.W) &&
-                        w - w0 < strips.left + strips.pitch;
+                        w - w0 < left + strips.pitch;
                     const int channels = inside ? C_group - octet * kOctet : 0;
                     const Number* from =
                         x_n + octet * kOctet * HW + (int64_t(h) * conv.W + w);
@@ -106,7 +75,7 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
                 for (int i = 0; i < kItems; ++i) {
                     const int item = first + i * kRowLoaders + warp;
                     const int octet = item / across * 4 + o_lane;
-                    const int pixel = item % across * 32 + column - strips.left;
+                    const int pixel = item % across * 32 + column - left;
                     const uint2 (&x)[kOctet] = r_x[i];
                     uint4* s_to = s_row + octet * strips.pitch + pixel;
                     #pragma unroll
@@ -128,64 +97,6 @@ __device__ __forceinline__ void load(const ConvProblem& conv, const Strips& stri
             __syncwarp();
             if (lane == 0) mbarrier_arrive(&x_full[slot]);
             if (++slot == strips.ring) slot = 0, parity ^= 1;
-        }
-    }
-}
-
-// Stores a row of a warp's 16 channels.
-__device__ __forceinline__ void store_row(const ConvProblem& conv, Number* s_y, int lane, int count,
-                                          const float (&r_bias)[2], const float (&r_sum)[kN / 2],
-                                          int length, Number* y_row) {
-    constexpr int kVector = 16 / int(sizeof(Number));
-    const int g = lane / 4, t = lane % 4;
-    const int64_t PQ = int64_t(conv.P) * conv.Q;
-    const float least = conv.relu ? 0.0f : -INFINITY;
-    const unsigned offset = unsigned(reinterpret_cast<uintptr_t>(y_row) / sizeof(Number));
-    const unsigned plane = unsigned(PQ);
-    const bool pairs = (offset | plane) % 2 == 0;
-    // How far a channel's first column is past a multiple of 16 bytes.
-    auto shift_of = [&](int k) { return int((offset + unsigned(k) * plane) % kVector); };
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        __syncwarp();   // all have read the other half
-        Number* s_put = s_y + g * kYPitch + shift_of(8 * half + g) + 2 * t;
-        auto put_row = [&](auto in_pairs) {
-            #pragma unroll
-            for (int j = 0; j < kN / 8; ++j)
-                put<in_pairs.value>(s_put + 8 * j,
-                                    max_nan(r_sum[4 * j + 2 * half] + r_bias[half], least),
-                                    max_nan(r_sum[4 * j + 2 * half + 1] + r_bias[half], least));
-        };
-        if (pairs) {
-            put_row(std::true_type());
-        } else {
-            put_row(std::false_type());
-        }
-        __syncwarp();
-        // 16 lanes store a channel, 16 bytes each.
-        #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int k = 8 * half + 2 * i + lane / 16;
-            const int shift = shift_of(k);
-            const int at = (kVector - shift) % kVector + kVector * (lane % 16);
-            if (k < count && at + kVector <= length)
-                __stcs(reinterpret_cast<uint4*>(y_row + k * PQ + at),
-                       *reinterpret_cast<const uint4*>(
-                           s_y + (2 * i + lane / 16) * kYPitch + shift + at));
-        }
-        // Four lanes store a channel's two ends, which are less than 16 bytes.
-        const int k = 8 * half + lane % 8, part = lane / 8;
-        const int shift = shift_of(k);
-        const int head = min_of((kVector - shift) % kVector, length);
-        const int tail = head + (length - head) / kVector * kVector;
-        Number* to = y_row + k * PQ;
-        const Number* from = s_y + lane % 8 * kYPitch + shift;
-        if (k < count) {
-            #pragma unroll
-            for (int i = part; i < kVector; i += 4) {
-                if (i < head) to[i] = from[i];
-                if (tail + i < length) to[tail + i] = from[tail + i];
-            }
         }
     }
 }
@@ -221,7 +132,7 @@ conv2d_two_tiles(ConvProblem conv, Strips strips, const Number* __restrict__ g_x
     if (warp >= 8) {
         if (threadIdx.x == 256) {   // the filter stays in shared memory
             griddepcontrol_wait();
-            const int bytes = strips.filter_units * 16;
+            const int bytes = strips.chunks * conv.R * conv.S * kTapBytes;
             mbarrier_arrive_expect(w_full, 2 * bytes);
             for (int i = 0; i < 2; ++i) {
                 const int tile = min_of(k_tile + i, strips.k_tiles - 1);   // if there is no second
@@ -239,7 +150,7 @@ conv2d_two_tiles(ConvProblem conv, Strips strips, const Number* __restrict__ g_x
     const int consumer = warp / 4;
     const uint64_t x_first = wgmma_descriptor(s_bytes + strips.x_at, 16 * strips.pitch, 128);
     const uint64_t w_first = wgmma_moved(wgmma_descriptor(s_bytes + strips.w_at, 16 * kKTile, 128),
-                                         consumer * strips.filter_units);
+                                         consumer * strips.chunks * conv.R * conv.S * (kTapBytes / 16));
     const int k_first = (k_tile + consumer) * kKTile + warp % 4 * 16;   // of this warp's 16 channels
     const int k_count = K_group - k_first;
     float r_bias[2];
@@ -268,7 +179,6 @@ conv2d_two_tiles(ConvProblem conv, Strips strips, const Number* __restrict__ g_x
     for (int64_t at = first_row; at < end_row;) {
         const Part part = part_at(conv, strips, at, end_row);
         at += part.rows;
-        const int length = min_of(kN, conv.Q - part.q0);
         auto start = [&](float (&r_sum)[kN / 2]) {   // a row's products
             auto row_of = [&](int chunk, int r) {   // where the taps (r, 0) begin
                 int from = slot + r * conv.dilation_h;
@@ -311,7 +221,7 @@ conv2d_two_tiles(ConvProblem conv, Strips strips, const Number* __restrict__ g_x
         auto store = [&](int row, const float (&r_sum)[kN / 2]) {
             Number* y_row = g_y + ((int64_t(part.n) * conv.K + group * K_group + k_first) * conv.P +
                                    part.p0 + row) * conv.Q + part.q0;
-            store_row(conv, s_y, lane, k_count, r_bias, r_sum, length, y_row);
+            store_row(conv, strips, part, s_y, lane, k_count, r_bias, r_sum, y_row);
         };
         wait_for(strips.window);
         start(r_even);
@@ -360,28 +270,16 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     if (device.error) return device.error;
     const int64_t packed = int64_t(conv2d_workspace(problem, 0));
     if (int64_t(workspace_bytes) < packed) return "the workspace is too small for the filter";
-    Strips strips = {};
-    strips.chunks = ceil_div(conv.C / conv.groups, 2 * kOctet);
-    strips.k_tiles = ceil_div(conv.K / conv.groups, kKTile);
-    strips.k_blocks = ceil_div(strips.k_tiles, 2);
-    strips.tiles_q = ceil_div(conv.Q, kN);
-    strips.rows = int64_t(conv.N) * strips.tiles_q * conv.P;
+    Strips strips = strips_for(conv, y, device.sms);
     strips.window = (conv.R - 1) * conv.dilation_h + 1;
-    strips.left = (4 - conv.pad_w % 4) % 4;
-    strips.pitch = (kN + (conv.S - 1) * conv.dilation_w) | 1;
-    strips.row_units = 2 * strips.chunks * strips.pitch;
     const int64_t filter = int64_t(strips.chunks) * conv.R * conv.S * kTapBytes;
     const int64_t y_at = kBarrierBytes + 2 * filter;
-    const int64_t x_at = y_at + 8 * 8 * kYPitch * int(sizeof(Number));
+    const int64_t x_at = y_at + kYBytes;
     const int64_t ring = x_at > device.smem ? 0 : (device.smem - x_at) / (16 * int64_t(strips.row_units));
     if (ring <= strips.window) return "the rows do not fit into shared memory";
     strips.ring = int(min_of(ring, int64_t(kMaxRing)));
-    strips.filter_units = int(filter / 16);
     strips.w_at = kBarrierBytes, strips.y_at = int(y_at), strips.x_at = int(x_at);
     strips.bytes = strips.x_at + strips.ring * strips.row_units * 16;
-    strips.lanes =
-        int(min_of(strips.rows,
-                   int64_t(max_of(1, device.sms / (conv.groups * strips.k_blocks)))));
     auto* kernel = conv.R == 3 && conv.S == 3 ? conv2d_two_tiles<true> : conv2d_two_tiles<false>;
     if (const char* error = ask_for_shared_memory(kernel, strips.bytes)) return error;
 
