@@ -263,15 +263,19 @@ conv2d_passing_filter(ConvProblem conv, Strips strips, const Number* __restrict_
             if (base >= strips.ring) base -= strips.ring;
             Number* y_row = g_y + ((int64_t(part.n) * conv.K + group * K_group + k_first) * conv.P +
                                    part.p0 + row) * conv.Q + part.q0;
-            store_row(conv, strips, part, s_y, lane, k_count, r_bias, r_upper, y_row);
-            if (row + 1 < part.rows)
-                store_row(conv, strips, part, s_y, lane, k_count, r_bias, r_lower,
-                          y_row + conv.Q);
+            store_half<0>(conv, strips, part, s_y, lane, k_count, r_bias, r_upper, y_row);
+            store_half<1>(conv, strips, part, s_y, lane, k_count, r_bias, r_upper, y_row);
+            if (row + 1 < part.rows) {
+                y_row += conv.Q;
+                store_half<0>(conv, strips, part, s_y, lane, k_count, r_bias, r_lower, y_row);
+                store_half<1>(conv, strips, part, s_y, lane, k_count, r_bias, r_lower, y_row);
+            }
         }
         free_rows(strips.window - 2);
         base += strips.window - 2;
         if (base >= strips.ring) base -= strips.ring;
     }
+    bulk_wait_read<0>();   // until the copy engine has read this block's shared memory
 }
 
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t /*limit*/) {

@@ -179,7 +179,8 @@ conv2d_two_tiles(ConvProblem conv, Strips strips, const Number* __restrict__ g_x
     for (int64_t at = first_row; at < end_row;) {
         const Part part = part_at(conv, strips, at, end_row);
         at += part.rows;
-        auto start = [&](float (&r_sum)[kN / 2]) {   // a row's products
+        // Starts a row's products of these chunks.
+        auto start = [&](float (&r_sum)[kN / 2], int chunk, int end) {
             auto row_of = [&](int chunk, int r) {   // where the taps (r, 0) begin
                 int from = slot + r * conv.dilation_h;
                 if (from >= strips.ring) from -= strips.ring;
@@ -188,7 +189,7 @@ conv2d_two_tiles(ConvProblem conv, Strips strips, const Number* __restrict__ g_x
             wgmma_fence();
             if constexpr (k3x3) {   // without loops over the taps
                 #pragma unroll 1
-                for (int chunk = 0; chunk < strips.chunks; ++chunk) {
+                for (; chunk < end; ++chunk) {
                     const uint64_t w_chunk = wgmma_moved(w_first, chunk * (9 * kTapBytes / 16));
                     #pragma unroll
                     for (int r = 0; r < 3; ++r) {
@@ -200,9 +201,10 @@ conv2d_two_tiles(ConvProblem conv, Strips strips, const Number* __restrict__ g_x
                     }
                 }
             } else {
-                uint64_t w_tap = w_first;
+                uint64_t w_tap =
+                    wgmma_moved(w_first, chunk * conv.R * conv.S * (kTapBytes / 16));
                 #pragma unroll 1
-                for (int chunk = 0; chunk < strips.chunks; ++chunk) {
+                for (; chunk < end; ++chunk) {
                     #pragma unroll 1
                     for (int r = 0; r < conv.R; ++r) {
                         uint64_t x_tap = row_of(chunk, r);
@@ -216,44 +218,53 @@ conv2d_two_tiles(ConvProblem conv, Strips strips, const Number* __restrict__ g_x
                 }
             }
             wgmma_commit();
+        };
+        auto row_at = [&](int row) {   // where this warp's first channel of a row begins
+            return g_y + ((int64_t(part.n) * conv.K + group * K_group + k_first) * conv.P + part.p0 +
+                          row) * conv.Q + part.q0;
+        };
+        auto next_row = [&] {
             if (++slot == strips.ring) slot = 0;
         };
-        auto store = [&](int row, const float (&r_sum)[kN / 2]) {
-            Number* y_row = g_y + ((int64_t(part.n) * conv.K + group * K_group + k_first) * conv.P +
-                                   part.p0 + row) * conv.Q + part.q0;
-            store_row(conv, strips, part, s_y, lane, k_count, r_bias, r_sum, y_row);
+        const int some = (strips.chunks + 1) / 2;
+        // The tensor cores compute `r_now`, of the next row, while this warp stores `r_done`. It has a
+        // buffer for 8 of its 16 channels. The copy engine reads one half while products are started.
+        auto turn = [&](int row, const float (&r_done)[kN / 2], float (&r_now)[kN / 2]) {
+            wait_for(1);
+            start(r_now, 0, some);
+            wgmma_wait<1>();
+            free_rows(1);
+            store_half<0>(conv, strips, part, s_y, lane, k_count, r_bias, r_done, row_at(row));
+            start(r_now, some, strips.chunks);
+            next_row();
+            store_half<1>(conv, strips, part, s_y, lane, k_count, r_bias, r_done, row_at(row));
+        };
+        auto finish = [&](int row, const float (&r_done)[kN / 2]) {
+            wgmma_wait<0>();
+            store_half<0>(conv, strips, part, s_y, lane, k_count, r_bias, r_done, row_at(row));
+            store_half<1>(conv, strips, part, s_y, lane, k_count, r_bias, r_done, row_at(row));
         };
         wait_for(strips.window);
-        start(r_even);
+        start(r_even, 0, strips.chunks);
+        next_row();
         int row = 0;
         while (true) {
             if (row + 1 == part.rows) {
-                wgmma_wait<0>();
-                store(row, r_even);
+                finish(row, r_even);
                 break;
             }
-            wait_for(1);
-            start(r_odd);
-            wgmma_wait<1>();
-            free_rows(1);
-            store(row, r_even);
-            ++row;
+            turn(row++, r_even, r_odd);
             if (row + 1 == part.rows) {
-                wgmma_wait<0>();
-                store(row, r_odd);
+                finish(row, r_odd);
                 break;
             }
-            wait_for(1);
-            start(r_even);
-            wgmma_wait<1>();
-            free_rows(1);
-            store(row, r_odd);
-            ++row;
+            turn(row++, r_odd, r_even);
         }
         free_rows(strips.window);
         slot += strips.window - 1;
         if (slot >= strips.ring) slot -= strips.ring;
     }
+    bulk_wait_read<0>();   // until the copy engine has read this block's shared memory
 }
 
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t /*limit*/) {

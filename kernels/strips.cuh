@@ -19,9 +19,6 @@ constexpr int kSector = 2 * kVector;
 // Numbers between two channels of y in shared memory. Eight channels lie in different banks.
 constexpr int kYPitch = kN + 8;
 constexpr int kYBytes = 8 * 8 * kYPitch * int(sizeof(Number));   // eight warps, eight channels each
-#ifndef OVERLAP
-#define OVERLAP -1   // columns by which strips overlap; -1: as many as whole sectors need
-#endif
 
 struct Strips {
     int chunks, k_tiles, k_blocks, lanes;
@@ -42,7 +39,7 @@ inline Strips strips_for(const ConvProblem& conv, const Number* y, int multiproc
     strips.k_tiles = ceil_div(conv.K / conv.groups, kKTile);
     strips.k_blocks = ceil_div(strips.k_tiles, 2);
     const bool aligned = reinterpret_cast<uintptr_t>(y) % 32 == 0 && conv.Q % kSector == 0;
-    const int overlap = OVERLAP >= 0 ? OVERLAP : aligned ? 0 : kSector - (conv.Q % 2 == 0 ? 2 : 1);
+    const int overlap = aligned ? 0 : kSector - (conv.Q % 2 == 0 ? 2 : 1);
     strips.step = kN - overlap;
     strips.tiles_q = conv.Q <= kN ? 1 : ceil_div(conv.Q - overlap, strips.step);
     strips.rows = int64_t(conv.N) * strips.tiles_q * conv.P;
@@ -68,12 +65,14 @@ __device__ __forceinline__ Part part_at(const ConvProblem& conv, const Strips& s
             int(min_of(int64_t(conv.P - p0), end - row)), i == 0, i + 1 == strips.tiles_q};
 }
 
-// Stores a warp's 16 channels of a row, or `count` of them, through its part of shared memory.
-__device__ __forceinline__ void store_row(const ConvProblem& conv, const Strips& strips,
-                                          const Part& part, Number* s_y, int lane, int count,
-                                          const float (&r_bias)[2], const float (&r_sum)[kN / 2],
-                                          Number* y_row) {
-    constexpr int kLanes = kN / kVector;   // that store a channel, 16 bytes each
+// Stores half of a warp's 16 channels of a row, or fewer if `count` of the 16 exist. The sums go to the
+// warp's part of shared memory, from which the copy engine stores them while the warp goes on.
+template <int half>
+__device__ __forceinline__ void store_half(const ConvProblem& conv, const Strips& strips,
+                                           const Part& part, Number* s_y, int lane, int count,
+                                           const float (&r_bias)[2], const float (&r_sum)[kN / 2],
+                                           Number* y_row) {
+    constexpr int kSize = int(sizeof(Number));
     const int g = lane / 4, t = lane % 4;
     const int64_t PQ = int64_t(conv.P) * conv.Q;
     const float least = conv.relu ? 0.0f : -INFINITY;
@@ -81,54 +80,54 @@ __device__ __forceinline__ void store_row(const ConvProblem& conv, const Strips&
     const unsigned plane = unsigned(PQ);
     const bool pairs = (offset | plane) % 2 == 0;
     const int own = part.last ? conv.Q - part.q0 : strips.step;
-    // Where channel k's first column lies in its sector.
-    auto phase_of = [&](int k) { return int((offset + unsigned(k) * plane) % kSector); };
-    // The columns of a channel that this strip stores as 16 bytes each.
-    auto begin_of = [&](int phase) {
-        return part.first ? (kVector - phase % kVector) % kVector : (kSector - phase) % kSector;
+    auto shift_of = [&](int k) {   // how far channel k's first column is past a multiple of 16 bytes
+        return int((offset + unsigned(k) * plane) % kVector);
     };
-    auto end_of = [&](int phase) {
-        return part.last ? own - (phase + own) % kVector
-                         : own + (OVERLAP == 0 ? 0 : (kSector - (phase + own) % kSector) % kSector);
-    };
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        __syncwarp();   // all have read the other half
-        Number* s_put = s_y + g * kYPitch + phase_of(8 * half + g) % kVector + 2 * t;
-        auto put_row = [&](auto in_pairs) {
-            #pragma unroll
-            for (int j = 0; j < kN / 8; ++j)
-                put<in_pairs.value>(s_put + 8 * j,
-                                    max_nan(r_sum[4 * j + 2 * half] + r_bias[half], least),
-                                    max_nan(r_sum[4 * j + 2 * half + 1] + r_bias[half], least));
-        };
-        if (pairs) {
-            put_row(std::true_type());
-        } else {
-            put_row(std::false_type());
-        }
-        __syncwarp();
+    bulk_wait_read<0>();   // of the other half
+    __syncwarp();
+    Number* s_put = s_y + g * kYPitch + shift_of(8 * half + g) + 2 * t;
+    auto put_row = [&](auto in_pairs) {
         #pragma unroll
-        for (int i = 0; i < 8 * kLanes / 32; ++i) {
-            const int row = i * (32 / kLanes) + lane / kLanes, k = 8 * half + row;
-            const int phase = phase_of(k);
-            const int at = begin_of(phase) + kVector * (lane % kLanes);
-            if (k < count && at + kVector <= end_of(phase))
-                __stcs(reinterpret_cast<uint4*>(y_row + k * PQ + at),
-                       *reinterpret_cast<const uint4*>(s_y + row * kYPitch + phase % kVector + at));
+        for (int j = 0; j < kN / 8; ++j)
+            put<in_pairs.value>(s_put + 8 * j,
+                                max_nan(r_sum[4 * j + 2 * half] + r_bias[half], least),
+                                max_nan(r_sum[4 * j + 2 * half + 1] + r_bias[half], least));
+    };
+    if (pairs) {
+        put_row(std::true_type());
+    } else {
+        put_row(std::false_type());
+    }
+    fence_proxy_async();
+    __syncwarp();
+    const int channels = min_of(8, count - 8 * half);
+    if (lane == 0) {   // one lane starts the copies, of eight channels
+        char* to = reinterpret_cast<char*>(y_row + 8 * half * PQ);
+        const char* from = reinterpret_cast<const char*>(s_y);
+        const int begins = part.first ? 15 : 31, ends = part.last ? 15 : 31;   // multiples, less 1
+        const int up = part.last ? 0 : 31;
+        #pragma unroll 1
+        for (int i = 0; i < channels; ++i) {
+            const int past = int(reinterpret_cast<uintptr_t>(to) & 31);
+            const int head = -past & begins;
+            const int tail = ((past + own * kSize + up) & ~ends) - past;
+            if (tail > head) bulk_store(to + head, from + (past & 15) + head, tail - head);
+            to += PQ * kSize;
+            from += kYPitch * kSize;
         }
-        if (part.first || part.last) {   // four lanes store what is left of a channel, at a row's ends
-            const int k = 8 * half + lane % 8, phase = phase_of(k);
-            const int head = part.first ? min_of(begin_of(phase), own) : 0;
-            const int tail = part.last ? max_of(end_of(phase), head) : own;
-            Number* to = y_row + k * PQ;
-            const Number* from = s_y + lane % 8 * kYPitch + phase % kVector;
-            if (k < count) {
-                #pragma unroll
-                for (int i = lane / 8; i < kVector; i += 4) {
-                    if (i < head) to[i] = from[i];
-                    if (tail + i < own) to[tail + i] = from[tail + i];
-                }
+        bulk_commit();
+    }
+    if (part.first || part.last) {   // four lanes store what is left of a channel, at a row's ends
+        const int k = lane % 8, shift = shift_of(8 * half + k);
+        const int head = part.first ? min_of(-shift & (kVector - 1), own) : 0;
+        const int tail = part.last ? max_of(own - (shift + own) % kVector, head) : own;
+        Number* to = y_row + (8 * half + k) * PQ;
+        const Number* from = s_y + k * kYPitch + shift;
+        if (k < channels) {
+            #pragma unroll
+            for (int i = lane / 8; i < kVector; i += 4) {
+                if (i < head) to[i] = from[i];
+                if (tail + i < own) to[tail + i] = from[tail + i];
             }
         }
     }
