@@ -86,7 +86,10 @@ def _may_compute(*tensors: Tensor) -> bool:
     """Return whether a kernel can compute here: on a GPU, and not to be differentiated."""
     if torch.is_grad_enabled():
         return False
-    return all(tensor.is_cuda and is_plain(tensor) for tensor in tensors)
+    for tensor in tensors:
+        if not (tensor.is_cuda and is_plain(tensor)):
+            return False
+    return True
 
 
 def gradient_kernel(problem: Problem, precision: str) -> Kernel | None:

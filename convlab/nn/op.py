@@ -125,7 +125,8 @@ def _gradients(ctx, g_y: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor |
         g_y = torch.ops.aten.threshold_backward(g_y, y, 0)
     stride, padding, dilation, groups = ctx.options
     # A kernel may store y in another dtype than it reads x.
-    g_y = g_y.to(x.dtype)
+    if g_y.dtype != x.dtype:
+        g_y = g_y.to(x.dtype)
     needs_dx, needs_dw, needs_bias = ctx.needs_input_grad[:3]
     dx = dw = bias_gradient = None
     if not torch.compiler.is_compiling():

@@ -89,19 +89,31 @@ def signature(x: Any, w: Any, bias: Any, options: tuple) -> Hashable | None:
         return None
     if torch.is_autocast_enabled("cuda") or torch.are_deterministic_algorithms_enabled():
         return None
-    facts = [*options, *map(type, options)]
-    facts += (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-    facts.append(torch.cuda.current_device())
+    facts: list[object] = [
+        options,
+        # True is not 1 here, although they are equal.
+        *map(type, options),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.cuda.current_device(),
+    ]
     for tensor in (x, w, bias):
         if tensor is None:
             facts.append(None)
             continue
         if type(tensor) not in (Tensor, Parameter):
             return None
-        facts += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
-        # These keys say what a tensor stands for: its numbers, or those of another one.
-        facts.append(torch._C._dispatch_keys(tensor).raw_repr())
-        facts += (tensor.untyped_storage().nbytes(), tensor.data_ptr() % 32)
+        facts += (
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+            # These keys say what a tensor stands for: its numbers, or those of another one.
+            torch._C._dispatch_keys(tensor).raw_repr(),
+            tensor.untyped_storage().nbytes(),
+            tensor.data_ptr() % 32,
+        )
     signature = tuple(facts)
     try:
         hash(signature)

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -29,6 +29,8 @@ from .runner import TIME_LIMIT, runner
 
 # The most bytes of a kernel's printf output that one call shows.
 _PRINTED_BYTES = 1 << 20
+# The alignment of a plan, in bytes, as the contract says.
+_ALIGNMENT = 256
 
 
 class Cuda:
@@ -181,6 +183,8 @@ class RepeatedLaunch:
         self._entry = _entry_points(build.library, problem)
         self._workspace = self._entry.workspace(kernel.workspace_limit)
         self._plan = self._entry.plan()
+        # The workspace comes first in one buffer with the plan, which is aligned as it is.
+        self._plan_at = -(-self._workspace // _ALIGNMENT) * _ALIGNMENT
         self._stored = kernel.format
         self._dtype = self._stored.y.torch_dtype
         self._shape = self._stored.y.in_memory(problem.output_shape)
@@ -188,50 +192,47 @@ class RepeatedLaunch:
         # Without output there is nothing to launch, and an error needs a message.
         self._is_usual = math.prod(self._shape) > 0 and self._workspace <= kernel.workspace_limit
 
-    def __call__(self, *tensors: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         """Return y of x, w and bias, or a gradient of its two inputs and None."""
-        inputs = self._placed(tensors)
+        if self._is_plain:
+            x = resolved(x).contiguous()
+            w = resolved(w).contiguous()
+            bias = None if bias is None else resolved(bias).contiguous()
+        else:
+            x, w, bias = placed_as(self._stored, x, w, bias)
         if self._is_usual and self._index == torch.cuda.current_device():
             try:
-                return self._run(*inputs)
+                return self._run(x, w, bias)
             except torch.OutOfMemoryError:
                 # The launch says what is missing.
                 pass
-        launch = CudaLaunch(self._kernel, self._build, self._problem, inputs, empty)
+        launch = CudaLaunch(self._kernel, self._build, self._problem, (x, w, bias), empty)
         launch()
         return launch.y
-
-    def _placed(self, tensors: Sequence[Tensor | None]) -> Inputs:
-        """Return the tensors in the kernel's format."""
-        if self._is_plain:
-            x, w, bias = (None if each is None else resolved(each).contiguous() for each in tensors)
-            return x, w, bias
-        return placed_as(self._stored, *tensors)
 
     def _run(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         stream = torch._C._cuda_getCurrentRawStream(self._index)
         y = torch.empty(self._shape, dtype=self._dtype, device=self._device)
-        workspace = self._bytes(self._workspace)
         filters = w.data_ptr()
+        workspace = None
+        if size := self._plan_at + self._plan:
+            buffer = torch.empty(size, dtype=torch.uint8, device=self._device)
+            workspace = buffer.data_ptr()
         if self._plan:
-            plan = self._bytes(self._plan)
-            _require_launched(self._kernel.name, self._entry.prepare(filters, plan.data_ptr(), stream))
-            filters = plan.data_ptr()
+            plan = workspace + self._plan_at
+            _require_launched(self._kernel.name, self._entry.prepare(filters, plan, stream))
+            filters = plan
         error = self._entry.compute(
             x.data_ptr(),
             filters,
             _address(bias),
             y.data_ptr(),
-            _address(workspace),
+            workspace if self._workspace else None,
             self._workspace,
             stream,
         )
         _require_launched(self._kernel.name, error)
         return y if self._is_plain else self._stored.y.logical(y)
-
-    def _bytes(self, size: int) -> Tensor | None:
-        """Return a tensor of bytes, or None for none."""
-        return torch.empty(size, dtype=torch.uint8, device=self._device) if size else None
 
 
 def _require_launched(name: str, error: str | None) -> None:

@@ -206,10 +206,12 @@ def alignments(tensors: Sequence[Tensor | None]) -> tuple[int, ...]:
 
     Accesses of up to 32 bytes depend on it. A tensor that is not contiguous is copied first.
     """
-    return tuple(
-        tensor.data_ptr() % 32 if tensor is not None and tensor.is_contiguous() else 0
-        for tensor in tensors
-    )
+    # A layer asks at each call, and a generator takes longer.
+    found = []
+    for tensor in tensors:
+        is_read_itself = tensor is not None and tensor.is_contiguous()
+        found.append(tensor.data_ptr() % 32 if is_read_itself else 0)
+    return tuple(found)
 
 
 def resolved(tensor: Tensor) -> Tensor:
