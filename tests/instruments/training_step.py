@@ -148,7 +148,7 @@ class Step:
 
 
 def steps() -> dict[str, list[float]]:
-    """Return the median ms of each part, of all, of the CPU, and of the graph, by the convolutions' name."""
+    """Return the median ms of each part, of all, of the CPU, and of the graph, by name."""
     torch.manual_seed(0)
     model = ResNet18().cuda().train()
     images = torch.randn(IMAGES, 3, SIZE, SIZE, device="cuda")
