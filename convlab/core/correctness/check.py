@@ -62,7 +62,7 @@ _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
 _LONG = 1200
 _MANY = 60_000
 _ROWS = 5_000
-# In a launch with more accesses than this, races are watched in a part of the blocks.
+# In a launch with more accesses than this, races are watched in a part of the blocks, or of each block.
 _MOST_WATCHED = 3_000_000
 # A default check on the simulator leaves out larger problems: they would take minutes.
 _SIM_OUTPUTS = 4_000_000
@@ -334,6 +334,8 @@ class Checker:
             kernel = kernel.limited(setting.workspace)
         if setting.gpu is not None:
             kernel = kernel.on_gpu(setting.gpu)
+        if setting.tunables:
+            kernel = kernel.tuned(dict(setting.tunables))
         given = (kernel, problem, self.seed, notes, setting)
         try:
             kernel.accept(problem)
@@ -343,7 +345,8 @@ class Checker:
                 report = examine(*given)
                 if report.ok and not setting.name:
                     report = self._with_array_bounds(report, kernel, setting)
-            return self.stricter.watch(report)
+            # nvcc compiles the kernel with the tunables' defaults only.
+            return report if setting.tunables else self.stricter.watch(report)
         except ConvlabError as error:
             error.problem = problem
             raise
@@ -382,9 +385,16 @@ class Checker:
 
     def run_briefly(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
         """Check one problem of the default check; run a long one once on the simulator."""
-        if self.kernel.counts and _is_long(problem) and not setting.fits_any:
+        if not self.kernel.counts or setting.fits_any:
+            return self.run(problem, setting)
+        if _is_long(problem):
             setting = replace(setting, twice=False, most_watched=_MOST_WATCHED)
-        return self.run(problem, setting)
+        quick = self.run(problem, replace(setting, counted=False))
+        if quick.ok:
+            return quick
+        # Counts show which source line stored an incorrect output.
+        counted = self.run(problem, setting)
+        return quick if counted.ok else counted
 
     def attempt(
         self, one: Callable[[Problem], Report], problem: Problem, setting: Setting = ORDINARY
@@ -476,9 +486,10 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     if repeated:
         notes += (f"not run: {repeated} fixed problems that repeat others for this kernel",)
     reports = _check_set(checker, checker.run_briefly, needed + generated, notes)
-    for trials in checker.stricter.trials(reports.reports):
-        if reports.ok:
-            reports = _check_settings(checker, reports, trials)
+    for trials in checker.stricter.trials(reports.reports) if reports.ok else ():
+        reports = _check_settings(checker, reports, trials)
+        if not reports.ok:
+            break
     if kernel.source:
         reports = _with_largest(reports)
     return reports

@@ -61,7 +61,7 @@ void Worker::run(Launch* l) {
         ++g_blocks_ended;
         if (g_sample) g_sampled += logged - std::exchange(logged_before, logged);
         if (std::exchange(l->undecided, false)) {
-            watch_in_part(*l, logged);
+            watch_in_part(*l, is_counted ? logged : accesses());
             start_workers(*l);
         }
         if (l->chosen.empty()) continue;
@@ -193,6 +193,8 @@ void choose(Launch& launch) {
         std::set<uint64_t> numbers;
         for (uint64_t last = launch.blocks - g_sample; last < launch.blocks; ++last)
             if (!numbers.insert(draw() % (last + 1)).second) numbers.insert(last);
+        // A sample that looks for errors has the last block.
+        if (g_most_watched && numbers.insert(launch.blocks - 1).second) numbers.erase(numbers.begin());
         launch.chosen.assign(numbers.begin(), numbers.end());
         // With a limit of accesses the first and the last block come first: the others may not run.
         if (g_most_watched && g_sample > 1) std::swap(launch.chosen[1], launch.chosen.back());
@@ -200,6 +202,9 @@ void choose(Launch& launch) {
         launch.weight = double(launch.blocks) / double(g_sample);
     }
 }
+
+// Of a launch of few blocks, so many accesses of each are watched at least.
+constexpr uint64_t kLeastOfBlock = 200'000;
 
 // Decides which blocks of a launch with very many accesses are watched: runs of eight blocks.
 // `accesses` are those of the first block. Other blocks begin after the decision, so it does not
