@@ -262,7 +262,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "never written": Fault(
         "outputs still hold what was there before the run",
-        "compare the grid, and the bounds check of its last block, with N*K*P*Q",
+        "compare the grid, and the bounds check of its last block, with the number of outputs: N*K*P*Q of y, "
+        "N*C*H*W of dx, K*(C/groups)*R*S of dw",
     ),
     "not repeatable": Fault(
         "a second run on the same data gave different bits; or, in a kernel with `atomics: "

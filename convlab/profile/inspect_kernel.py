@@ -13,7 +13,10 @@ from typing import Any
 import pandas as pd
 
 from ..core import arguments, rooms
+from ..core.correctness.examine import examine, failed
+from ..core.correctness.setting import ONCE
 from ..core.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
+from ..core.faults import INCORRECT
 from ..core.kernel import catalog
 from ..core.kernel.kernel import ENGINES, Kernel, load, resolve
 from ..core.kernel.options import Options, parse_tunables
@@ -32,6 +35,8 @@ from .sass import Function
 from .tables import quantities, sass_table, static_table
 from .time_model import predict
 
+# An incorrect kernel is inspected too, but the result says so. One run on so few multiply-adds shows it.
+_CHECKED_MACS = 1_000_000
 _SAMPLED_COUNTERS = {
     "load sectors": "global_load_sectors",
     "store sectors": "global_store_sectors",
@@ -61,7 +66,9 @@ def inspect(
 
     Returns
     -------
-    Inspection, or Inspections of several problems: those that the kernel supports.
+    Inspection, or Inspections of several problems: those that the kernel supports. The kernel also runs
+    once on a small problem of the same kind. If it is incorrect there, the result begins with that, and
+    is false.
 
     Raises
     ------
@@ -152,6 +159,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
         if scaled:
             notes.append(f"the GPU's memory is too small for the whole problem: {scaled}")
     counts, findings = _simulate(kernel, problem, notes) if simulates else (None, ())
+    incorrect = _incorrect(kernel, problem) if simulates else ""
     functions = _compile(kernel, gpu, notes)
     measured = None
     # A kernel that failed on the simulator is never run on a GPU.
@@ -199,7 +207,28 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
         source=tuple(text.splitlines()),
         ceilings=best_rates,
         file=file,
+        incorrect=incorrect,
     )
+
+
+def _incorrect(kernel: Kernel, problem: Problem) -> str:
+    """Check a kernel once on a small problem of the same kind; return what is incorrect, or ""."""
+    if not sampling.installed():
+        return ""
+    small = problem.scaled(_CHECKED_MACS)
+    simulated = kernel.on("sim")
+    # Headers may exclude the smaller sizes.
+    if simulated.unsupported(small) is not None:
+        return ""
+    try:
+        report = examine(simulated, small, seed=0, setting=ONCE)
+    except LaunchError as error:
+        report = failed(simulated, small, error)
+    except ConvlabError:
+        return ""
+    if report.outcome != INCORRECT:
+        return ""
+    return f"INCORRECT on {small}; check it before you make it faster"
 
 
 def _simulate(

@@ -249,6 +249,17 @@ def test_an_int_offset_of_a_filter_an_image_or_parts_is_found(
     assert _on(direct(old, new, path), large) == checking.INCORRECT
 
 
+def test_a_number_of_blocks_that_is_computed_as_a_float_is_found() -> None:
+    """Of 2^24 + 2^13 + 1 outputs, the last block's only one gets lost."""
+    blocks = "blocks = ceil_div(outputs, int64_t(kThreads));"
+    as_float = "blocks = int64_t(ceilf(float(outputs) / kThreads));"
+    (large,) = [
+        p for p in sparse.sparse_problems(direct()) if math.prod(p.y_shape) == (1 << 24) + 8193
+    ]
+    assert _on(direct(), large) == "correct"
+    assert _on(direct(blocks, as_float), large) == checking.INCORRECT
+
+
 @pytest.mark.parametrize(
     "path, old, new, at",
     [
@@ -471,6 +482,7 @@ def test_a_grid_of_a_block_for_each_image_is_found(
     monkeypatch.setattr(settings, "SETTINGS", ())
     monkeypatch.setattr(sparse, "_PLANES", ())
     monkeypatch.setattr(sparse, "_LARGE", sparse._LARGE[:1])
+    monkeypatch.setattr(sparse, "_NO_FLOAT", ())
     found = default(stranger("per_image", **parts))
     assert not found.ok and found.smallest.problem.N == 70_000, found
     assert found.smallest.fault == "launch configuration"

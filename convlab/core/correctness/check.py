@@ -62,6 +62,8 @@ _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
 _LONG = 1200
 _MANY = 60_000
 _ROWS = 5_000
+# It is long, too, if a sum has so many terms: tiles multiply the work of a single output.
+_TERMS = 4_000
 # In a launch with more accesses than this, races are watched in a part of the blocks, or of each block.
 _MOST_WATCHED = 3_000_000
 # A default check on the simulator leaves out larger problems: they would take minutes.
@@ -506,10 +508,12 @@ def _with_largest(reports: Reports) -> Reports:
 
 
 def _is_long(problem: Problem) -> bool:
-    """Return whether a dimension, the number of outputs or the number of their rows is large."""
+    """Return whether a dimension, the number of outputs, of their rows or of terms is large."""
     sizes = *problem.first_shape, *problem.second_shape, *problem.output_shape
     rows = problem.N * problem.groups * problem.P
-    return max(sizes) > _LONG or math.prod(problem.output_shape) > _MANY or rows > _ROWS
+    if problem.terms > _TERMS or rows > _ROWS:
+        return True
+    return max(sizes) > _LONG or math.prod(problem.output_shape) > _MANY
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:

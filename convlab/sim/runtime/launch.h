@@ -47,7 +47,7 @@ void add_totals(const Launch& launch) {
 }
 
 void start_workers(Launch& launch);
-bool is_over_the_limit();
+bool is_over_the_limit(uint64_t times = 1);
 void watch_in_part(Launch& launch, uint64_t accesses);
 
 void Worker::run(Launch* l) {
@@ -55,7 +55,7 @@ void Worker::run(Launch* l) {
     Counters before{};
     uint64_t logged_before = 0;
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
-        if (i > 1 && l->weight > 1 && is_over_the_limit()) break;
+        if (i > 0 && l->weight > 1 && is_over_the_limit(i > 1 ? 1 : kFar)) break;
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         ++g_blocks_ended;
@@ -160,7 +160,11 @@ constexpr uint64_t kRun = 8, kRuns = 8;
 
 // A sample may have a limit of accesses. From then on two blocks run of a launch, and few launches:
 // with the numbers 2^k and 2^k + 1, so that some are among the last half of all.
-bool is_over_the_limit() { return g_most_watched && g_sampled > g_most_watched; }
+// Far beyond the limit one block runs of each.
+constexpr uint64_t kFar = 8;
+bool is_over_the_limit(uint64_t times) {
+    return g_most_watched && g_sampled > times * g_most_watched;
+}
 bool is_spaced(uint64_t number) { return !(number & (number - 1)) || !((number - 1) & (number - 2)); }
 
 // Chooses the blocks of a launch to simulate: all; or the recorded one; or, in a build without hooks
