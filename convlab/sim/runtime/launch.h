@@ -48,6 +48,8 @@ void add_totals(const Launch& launch) {
 
 void start_workers(Launch& launch);
 bool is_over_the_limit(uint64_t times = 1);
+// Far beyond the limit of a sample, one block of a launch runs, not two.
+constexpr uint64_t kFar = 8;
 void watch_in_part(Launch& launch, uint64_t accesses);
 
 void Worker::run(Launch* l) {
@@ -160,8 +162,6 @@ constexpr uint64_t kRun = 8, kRuns = 8;
 
 // A sample may have a limit of accesses. From then on two blocks run of a launch, and few launches:
 // with the numbers 2^k and 2^k + 1, so that some are among the last half of all.
-// Far beyond the limit one block runs of each.
-constexpr uint64_t kFar = 8;
 bool is_over_the_limit(uint64_t times) {
     return g_most_watched && g_sampled > times * g_most_watched;
 }
