@@ -246,8 +246,12 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
         raise
     bound = reference.tolerance(kernel.precision, problem.terms)
     fields = {"bound": bound, "outputs": math.prod(problem.output_shape)}
-    if len(trace.launches) > 1 or trace.workspace:
-        # The blocks of a launch read what blocks of the launch before wrote, and few of those ran.
+    added = any(
+        row["kind"] == "atomic" and row["array"] in (names["y"], "several") for row in trace.lines
+    )
+    if len(trace.launches) > 1 or trace.workspace or added:
+        # The blocks of a launch read what blocks of the launch before wrote, and few of those ran. Or
+        # an output is a sum of what several blocks add.
         fields["unwatched"] = "only the bounds of a sample of blocks were watched"
         return reported(kernel, problem, setting, [], error=0.0, worst=0.0, limit=1.0, **fields)
     small = problem.computation.is_forward and math.prod(problem.output_shape) < _WHOLE_OUTPUTS
