@@ -13,8 +13,8 @@ from itertools import product, zip_longest
 
 from ..core.correctness.setting import Setting
 from ..core.errors import BuildError, ProblemError
-from ..core.kernel.options import tunables
 from ..core.kernel.runnable import Runnable
+from ..core.kernel.tunables import tunables
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 
