@@ -78,7 +78,9 @@ def predicted(
     if gpu.datasheet is None:
         raise LaunchError(f"the datasheet of {gpu.driver_name} is not known: name a GPU with gpu=")
     functions = disassembly.compiled(kernel, gpu)
-    launched = launched_functions(functions, counts.lines, counts.launches)
+    launched = launched_functions(
+        functions, counts.lines_by_call, counts.launches, counts.reached
+    )
     prediction = predict(problem, gpu, launched, counts, None, kernel.format)
     if prediction is None:
         raise LaunchError("no launched function was both compiled and counted")
