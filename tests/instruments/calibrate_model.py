@@ -37,7 +37,7 @@ from convlab.core.machine import device, toolchain
 from convlab.core.timing.measure import measure
 from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
-from convlab.profile.forecast import ERRORS, counted, predicted, unknown
+from convlab.profile.forecast import ERRORS, counted, predicted
 from convlab.profile.time_model import OVERLAP, PIPELINE_OVERLAP, SUSTAINED
 from tests.instruments.pages import write_between
 
@@ -350,7 +350,7 @@ def rung_points(
         # The family: 01 for 01b_register_channels. Its rungs share code.
         family = row["kernel"][:2]
         more = {"label": asked.label, "family": family, "parts": prediction.parts}
-        more |= {"group": prediction.group, "unknown": unknown(asked, prediction)}
+        more |= {"group": prediction.group}
         found.append({**row, **more})
     return pd.DataFrame(found), left
 
@@ -400,15 +400,14 @@ def _save_counts(
 
 def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
     """Return the report on all measured times, in Markdown; write all rows to a page."""
-    # What the model does not know is not predicted for users, and not part of its errors.
-    unknown_rows = list(points[points["unknown"] != ""].itertuples())
-    rows = list(points[points["unknown"] == ""].itertuples())
+    rows = list(points.itertuples())
     # errors[constants][row]: the logarithm of predicted over measured time.
     errors = np.array([[_error(row, constants) for row in rows] for constants in RUNG_GRID])
     now = RUNG_GRID.index((SUSTAINED, OVERLAP, PIPELINE_OVERLAP))
     is_later = np.array([row.source.startswith(LATER.name) for row in rows])
     is_gradient = np.array([row.source == "gradients" for row in rows])
-    earlier = ~is_later & ~is_gradient
+    is_later_gradient = np.array([row.source == "gradients, later" for row in rows])
+    earlier = ~is_later & ~is_gradient & ~is_later_gradient
     fitted = _best(errors[:, earlier])
     families = np.array([row.family for row in rows])
     apart = np.zeros(len(rows))
@@ -430,6 +429,16 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
         _line("measured later", "as in time_model.py", rows, errors[now], is_later),
         _line("measured later", "fitted to the earlier rows", rows, errors[fitted], is_later),
         _line("gradients, on an H100", "as in time_model.py", rows, errors[now], is_gradient),
+        _line(
+            "gradients, measured later", "as in time_model.py", rows, errors[now], is_later_gradient
+        ),
+        _line(
+            "gradients, measured later",
+            "fitted to the earlier rows",
+            rows,
+            errors[fitted],
+            is_later_gradient,
+        ),
     ]
     groups = _known_errors([row.group for row in rows], apart)
     lines += [
@@ -473,24 +482,12 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
             "|---|---|---|---|---|",
             *missed,
         ]
-    if unknown_rows:
-        lines += [
-            "",
-            "Not shown to users, and not counted above: the model does not know these kernels.",
-            "",
-            "| kernel | problem | predicted | measured | ratio |",
-            "|---|---|---|---|---|",
-        ]
-    for row in unknown_rows:
-        ratio = math.exp(_error(row, RUNG_GRID[now]))
-        lines.append(
-            f"| {row.kernel} | {row.label} | {row.measured_ms * ratio:.3g} | {row.measured_ms:.3g} ms | "
-            f"{ratio:.2f} |"
-        )
     lines += ["", _far_apart(rows, errors[now], groups), "", *_winners(rows, errors[now])]
     if page:
         ERRORS.write_text(json.dumps(groups, indent=1) + "\n")
-        write_between(page, "predicted", _all_rows(rows, errors[now], apart, is_later))
+        write_between(
+            page, "predicted", _all_rows(rows, errors[now], apart, is_later | is_later_gradient)
+        )
     lines += ["", f"All rows: [{ALL_ROWS.name}]({ALL_ROWS.name}). By "]
     lines[-1] += (
         "`python -m tests.instruments.calibrate_model --only rungs --write convlab/profile`."
