@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
                 results.append(result)
                 if isinstance(result, cli.Failure):
                     if not _is_only_counted(result, arguments):
-                        print(result, file=sys.stderr, flush=True)
+                        _complain(str(result))
                     continue
                 show(result if isinstance(result, cli.TextResult) else result.text(verbose))
                 if getattr(arguments, "listing", False):
@@ -101,10 +101,19 @@ def main(argv: list[str] | None = None) -> int:
         except (ConvlabError, OSError) as error:
             status = status_of_error(error)
             document["error"] = _error_text(error)
-            print(f"convlab: {document['error']}", file=sys.stderr)
+            _complain(f"convlab: {document['error']}")
         if arguments.json:
             print(json.dumps(document, indent=1), file=out)
     return status
+
+
+def _complain(text: str) -> None:
+    """Print an error to stderr; on a terminal, a text of several lines is wrapped as results are."""
+    if "\n" in text and sys.stderr.isatty():
+        from .core.show.table import wrapped_lines
+
+        text = "\n".join(wrapped_lines([text]))
+    print(text, file=sys.stderr, flush=True)
 
 
 def _is_only_counted(failure: Any, arguments: Any) -> bool:

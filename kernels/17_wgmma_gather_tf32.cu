@@ -375,13 +375,10 @@ __device__ __forceinline__ void multiply(const ConvProblem& conv, const Work& wo
     }
 }
 
-template <int mode, int tile, int channels>
-__global__ void __launch_bounds__(2 * tile + kLoaders, 1)
-conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
-              const char* __restrict__ g_plan, const float* __restrict__ g_bias,
-              Number* __restrict__ g_y, float* __restrict__ g_parts) {
+// What a block does before its roles begin: the table of taps, the margins' zeros, the mbarriers.
+template <int mode, int tile>
+__device__ __forceinline__ Block set_up(const ConvProblem& conv, const Work& work, float4* s_mem) {
     constexpr int kConsumers = 2 * tile, kThreads = kConsumers + kLoaders;
-    extern __shared__ float4 s_mem[];
     char* s_bytes = reinterpret_cast<char*>(s_mem);
     Block b;
     b.full = reinterpret_cast<uint64_t*>(s_mem);
@@ -392,7 +389,6 @@ conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
     // By a shuffle, so that the compiler treats it as uniform in the warp.
     b.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     b.lane = threadIdx.x % 32;
-    griddepcontrol_launch_dependents();   // add_parts may be launched when blocks end
     for (int i = threadIdx.x; mode == kAny && i < work.parts * steps_of(mode); i += kThreads)
         b.s_tap[i] = i >= conv.R * conv.S
                          ? -1
@@ -412,16 +408,32 @@ conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
         mbarrier_fence_init();
     }
     __syncthreads();
-    if (b.warp >= kConsumers / 32) {
-        if (work.bytes_at == 16) {
-            load<mode, tile, channels, 16>(conv, work, b, g_x, g_plan);
-        } else if (work.bytes_at == 8) {
-            load<mode, tile, channels, 8>(conv, work, b, g_x, g_plan);
-        } else if (kTf32 || work.bytes_at == 4) {
-            load<mode, tile, channels, 4>(conv, work, b, g_x, g_plan);
-        } else {
-            load<mode, tile, channels, kTf32 ? 4 : 2>(conv, work, b, g_x, g_plan);
-        }
+    return b;
+}
+
+// A loader warp, with the widest copies.
+template <int mode, int tile, int out_channels>
+__device__ __forceinline__ void load_any(const ConvProblem& conv, const Work& work, const Block& b,
+                                         const Number* g_x, const char* g_plan) {
+    switch (work.bytes_at) {
+        case 16: load<mode, tile, out_channels, 16>(conv, work, b, g_x, g_plan); break;
+        case 8: load<mode, tile, out_channels, 8>(conv, work, b, g_x, g_plan); break;
+        case 4: load<mode, tile, out_channels, 4>(conv, work, b, g_x, g_plan); break;
+        default: load<mode, tile, out_channels, kTf32 ? 4 : 2>(conv, work, b, g_x, g_plan);
+    }
+}
+
+template <int mode, int tile, int channels>
+__global__ void __launch_bounds__(2 * tile + kLoaders, 1)
+conv2d_gather(ConvProblem conv, Work work, const Number* __restrict__ g_x,
+              const char* __restrict__ g_plan, const float* __restrict__ g_bias,
+              Number* __restrict__ g_y, float* __restrict__ g_parts) {
+    extern __shared__ float4 s_mem[];
+    griddepcontrol_launch_dependents();   // add_parts may be launched when blocks end
+    const Block b = set_up<mode, tile>(conv, work, s_mem);
+    if (b.warp >= 2 * tile / 32) {
+        griddepcontrol_wait();   // until the filter is laid out, in 20h
+        load_any<mode, tile, channels>(conv, work, b, g_x, g_plan);
     } else {
         multiply<mode, tile, channels>(conv, work, b, g_bias, g_y, g_parts);
     }
@@ -570,24 +582,18 @@ CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t limit) 
     return splits == 1 ? 0 : size_t(splits * part_bytes(*problem));
 }
 
-CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, const Number* plan,
-                                 const float* bias, Number* y, void* workspace,
-                                 size_t workspace_bytes, cudaStream_t stream) {
-    const ConvProblem& conv = *problem;
-    if (conv.N == 0) return launch_error();
-    const int mode = mode_of(conv), channels = channels_of(conv);
+// Says what a stage holds, and where everything is in shared memory. `taps`: of the filter.
+static const char* work_of(const ConvProblem& conv, int mode, int channels, int taps, const Cut& cut,
+                           const ThisDevice& device, const Number* x, Work& work) {
     const int R1 = (conv.R - 1) * conv.dilation_h;
     const int64_t PQ = int64_t(conv.P) * conv.Q;
-    const ThisDevice device = this_device();
-    if (device.error) return device.error;
-    Work work = {};
+    work = {};
     work.pixels = int(conv.N * PQ);
-    work.k_tiles = k_tiles_of(conv) * conv.groups;
-    const Cut cut = cut_of(conv, device.sms, int64_t(workspace_bytes));
+    work.k_tiles = ceil_div(conv.K / conv.groups, channels) * conv.groups;
     work.tile = cut.tile;
     work.splits = cut.splits;
-    work.chunks = chunks_of(conv);
-    work.parts = parts_of(conv);
+    work.chunks = ceil_div(conv.C / conv.groups, depth_of(mode));
+    work.parts = is_point(mode) ? 1 : ceil_div(taps, 3);
     const int64_t items =
         ceil_div(int64_t(work.pixels), int64_t(work.tile)) * work.k_tiles * work.splits;
     if (const char* error = too_many(items)) return error;
@@ -622,7 +628,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     const int over = int(positions * kSize % modulo);
     work.plane = int(positions) + (after + modulo - over) % modulo / kSize;
     work.x_bytes = int(ceil_div(depth_of(mode) * int64_t(work.plane) * kSize, int64_t(128)) * 128);
-    const int64_t stage = work.x_bytes + filter_bytes_of(conv);
+    const int64_t stage = work.x_bytes + int64_t(work.parts) * steps_of(mode) * 32 * channels;
     work.stage_bytes = int(stage);
     const int64_t rounds = ceil_div(places * (depth_of(mode) / channels_at(work.bytes_at)),
                                     int64_t(kLoaders));
@@ -634,13 +640,29 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     if (work.stages <= behind_of(mode))
         return "the input rows of a tile do not fit into shared memory; use 01_direct";
     work.bytes = work.x_at + int(work.stages * stage);
+    return nullptr;
+}
+
+CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, const Number* plan,
+                                 const float* bias, Number* y, void* workspace,
+                                 size_t workspace_bytes, cudaStream_t stream) {
+    const ConvProblem& conv = *problem;
+    if (conv.N == 0) return launch_error();
+    const int mode = mode_of(conv), channels = channels_of(conv);
+    const int64_t PQ = int64_t(conv.P) * conv.Q;
+    const ThisDevice device = this_device();
+    if (device.error) return device.error;
+    const Cut cut = cut_of(conv, device.sms, int64_t(workspace_bytes));
+    Work work;
+    const char* refused = work_of(conv, mode, channels, conv.R * conv.S, cut, device, x, work);
+    if (refused) return refused;
 
     const int grid = int(min_of(work.items, device.sms));
     float* parts = static_cast<float*>(workspace);
     auto launch = [&](auto kernel) -> const char* {
         if (const char* error = ask_for_shared_memory(kernel, work.bytes)) return error;
-        kernel<<<grid, 2 * work.tile + kLoaders, work.bytes, stream>>>(
-            conv, work, x, reinterpret_cast<const char*>(plan), bias, y, parts);
+        launch_dependent(kernel, grid, 2 * work.tile + kLoaders, work.bytes, stream, conv, work, x,
+                         reinterpret_cast<const char*>(plan), bias, y, parts);
         return launch_error();
     };
     const bool few = channels == 64, small = work.tile == 128;

@@ -9,6 +9,9 @@
 // precision: fp32
 // epilogue: none
 // supports: groups == C
+// best: groups == C, dilation_h == 1, dilation_w == 1, N * C * H * W >= 12000000,
+//       R == 3 and S == 3 and stride_h == stride_w and stride_h <= 2
+//       or R == 3 and S in (1, 7) and stride_h == 1 and stride_w == 1
 // limits: Memory: dy is read and dx written once. With stride 2 a store writes every other element of a
 //       sector. Filters, strides and dilations that are not listed at the end use a plain gather.
 // Write h + pad = stride*u + a with 0 <= a < stride: u is the unit, a the phase. The taps of a phase are
@@ -172,15 +175,17 @@ CONVLAB_ENTRY const char* conv2d_data_gradient(const ConvProblem* problem, const
                                                size_t /*workspace_bytes*/, cudaStream_t stream) {
     const ConvProblem conv = *problem;
     if (conv.N == 0) return nullptr;
-    const auto is = [&](int size, int stride) {
-        return conv.dilation_h == 1 && conv.dilation_w == 1 && conv.R == size && conv.S == size &&
+    const auto is = [&](int height, int width, int stride) {   // the filter's height and width
+        return conv.dilation_h == 1 && conv.dilation_w == 1 && conv.R == height && conv.S == width &&
                conv.stride_h == stride && conv.stride_w == stride;
     };
-    if (is(3, 1)) return launch<3, 3, 1>(conv, dy, w, dx, stream);
-    if (is(3, 2)) return launch<3, 3, 2>(conv, dy, w, dx, stream);
-    if (is(5, 1)) return launch<5, 5, 1>(conv, dy, w, dx, stream);
-    if (is(5, 2)) return launch<5, 5, 2>(conv, dy, w, dx, stream);
-    if (is(7, 1)) return launch<7, 7, 1>(conv, dy, w, dx, stream);
+    if (is(3, 3, 1)) return launch<3, 3, 1>(conv, dy, w, dx, stream);
+    if (is(3, 3, 2)) return launch<3, 3, 2>(conv, dy, w, dx, stream);
+    if (is(5, 5, 1)) return launch<5, 5, 1>(conv, dy, w, dx, stream);
+    if (is(5, 5, 2)) return launch<5, 5, 2>(conv, dy, w, dx, stream);
+    if (is(7, 7, 1)) return launch<7, 7, 1>(conv, dy, w, dx, stream);
+    if (is(3, 1, 1)) return launch<3, 1, 1>(conv, dy, w, dx, stream);
+    if (is(3, 7, 1)) return launch<3, 7, 1>(conv, dy, w, dx, stream);
     const int64_t elements = int64_t(conv.N) * conv.C * conv.H * conv.W;
     const int64_t blocks = ceil_div(elements, int64_t(kThreads));
     if (const char* error = too_many(blocks)) return error;

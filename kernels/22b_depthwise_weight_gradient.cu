@@ -9,6 +9,8 @@
 // precision: fp32
 // epilogue: none
 // supports: groups == C
+// best: groups == C, dilation_h == 1, dilation_w == 1, stride_h == 1, stride_w == 1,
+//       R == 3 and S in (1, 3, 7), N * C * H * W >= 12000000
 // limits: The L1 cache: a step loads stride * S values of x and one of dy. Then the registers, for large
 //       filters. Those that are not listed at the end are computed one weight after another.
 #include "convlab.cuh"
@@ -180,16 +182,18 @@ CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem* problem, con
         return "22b_depthwise_weight_gradient: more filters than blocks in a grid (2^31)";
 
     float* sums = ranges > 1 ? static_cast<float*>(workspace) : dw;
-    const auto is = [&](int size, int stride) {
-        return conv.dilation_h == 1 && conv.dilation_w == 1 && conv.R == size && conv.S == size &&
+    const auto is = [&](int height, int width, int stride) {   // the filter's height and width
+        return conv.dilation_h == 1 && conv.dilation_w == 1 && conv.R == height && conv.S == width &&
                conv.stride_h == stride && conv.stride_w == stride;
     };
     auto* kernel = depthwise_any;
-    if (is(3, 1)) kernel = depthwise_weight_gradient<3, 3, 1>;
-    if (is(3, 2)) kernel = depthwise_weight_gradient<3, 3, 2>;
-    if (is(5, 1)) kernel = depthwise_weight_gradient<5, 5, 1>;
-    if (is(5, 2)) kernel = depthwise_weight_gradient<5, 5, 2>;
-    if (is(7, 1)) kernel = depthwise_weight_gradient<7, 7, 1>;
+    if (is(3, 3, 1)) kernel = depthwise_weight_gradient<3, 3, 1>;
+    if (is(3, 3, 2)) kernel = depthwise_weight_gradient<3, 3, 2>;
+    if (is(5, 5, 1)) kernel = depthwise_weight_gradient<5, 5, 1>;
+    if (is(5, 5, 2)) kernel = depthwise_weight_gradient<5, 5, 2>;
+    if (is(7, 7, 1)) kernel = depthwise_weight_gradient<7, 7, 1>;
+    if (is(3, 1, 1)) kernel = depthwise_weight_gradient<3, 1, 1>;
+    if (is(3, 7, 1)) kernel = depthwise_weight_gradient<3, 7, 1>;
     kernel<<<unsigned(conv.K * ranges), kThreads, 0, stream>>>(conv, ceil_div(strips, ranges), strips,
                                                               x, dy, sums);
     if (ranges > 1)

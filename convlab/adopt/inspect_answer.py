@@ -20,7 +20,8 @@ from ..profile.annotated_source import Listing
 from ..profile.disassembly import functions
 from ..profile.launched_functions import LaunchedFunction, launched_functions
 from ..profile.tables import static_table
-from .adoption import Adoption, adopt
+from .adoption import adopt
+from .adoption_report import Adoption
 
 _FUNCTIONS = {
     "function": "kernel",

@@ -338,6 +338,12 @@ def _depends(session: Session) -> bool:
 class _Operators(TorchDispatchMode):
     """Record the names of torch's operators."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # A mode that torch.compile must skip imports all of torch.compile: three to four seconds of each
+        # answer's first result.
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []

@@ -15,7 +15,7 @@ def supports(tried: Sequence[Any]) -> str:
 
     Parameters
     ----------
-    tried : the cases (`adoption.Tried`).
+    tried : the cases (`adoption_report.Tried`).
 
     Returns
     -------

@@ -22,8 +22,10 @@ from ..core.kernel.engine import engine_name, engine_named
 from ..core.kernel.runnable import Allocate, Inputs, Launch, Runnable, empty
 from ..core.machine.gpus import Gpu
 from ..core.problem.problem import Problem
-from .adoption import Adoption, adopt, run_confined
+from .adoption import adopt
+from .adoption_report import Adoption
 from .answer import Answer, called, read
+from .confined_run import run_confined
 from .diagnose import diagnose
 from .tunables import require
 

@@ -14,7 +14,8 @@ from ..core.errors import ConvlabError
 from ..core.faults import CORRECT, INCORRECT, heaviest
 from ..core.machine import toolchain
 from ..core.machine.progress import bar
-from .adoption import Adoption, adopt
+from .adoption import adopt
+from .adoption_report import Adoption
 from .answer import read
 from .diagnose import diagnose
 

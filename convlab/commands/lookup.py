@@ -20,6 +20,7 @@ from ..core.defaults import BASELINES, ENDINGS
 from ..core.errors import CatalogError, ProblemError
 from ..core.kernel import catalog
 from ..core.machine import toolchain
+from ..core.machine.gpus import GPUS
 from ..core.problem.named import PROBLEM_SETS, members, problems
 from ..core.problem.problem import EPILOGUE, Problem
 from .command import SPEC
@@ -47,7 +48,7 @@ def look_up(arguments: Namespace, variables: Mapping[str, Any] | None = None) ->
     Raises
     ------
     CatalogError, ProblemError
-        There is no such kernel, baseline or problem; a problem is among the kernels; a kernel is a
+        There is no such kernel, baseline, problem or GPU; a problem is among the kernels; a kernel is a
         Python file; or a file cannot be written.
     """
     variables = variables or {}
@@ -65,6 +66,8 @@ def look_up(arguments: Namespace, variables: Mapping[str, Any] | None = None) ->
             arguments.problem = held
         # This raises for a problem that does not exist.
         members(arguments.problem)
+    if getattr(arguments, "gpu", None) is not None:
+        arguments.gpu = choice(arguments.gpu, "GPU", GPUS)
     _require_files(arguments)
     return arguments
 

@@ -219,7 +219,7 @@ def _ungraded(
             "of": sum(part["of"] for part in parts),
             "parts": parts,
         }
-    return facts | {"own": "", "counts": [], "failures": [reason], "notes": []}
+    return facts | {"own": "", "counts": [], "pars": [], "failures": [reason], "notes": []}
 
 
 def _require_one_lab(labs: Sequence[Lab]) -> None:

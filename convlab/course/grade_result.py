@@ -23,8 +23,8 @@ class Grade(Result):
 
     Attributes
     ----------
-    facts : a dict: file, student, lab, points, of, parts, counts, failures, notes, own (the own
-        problem of the student's name), and digests of the lab and the source.
+    facts : a dict: file, student, lab, points, of, parts, counts, pars (a line for each), failures,
+        notes, own (the own problem of the student's name), and digests of the lab and the source.
     source : the text of the file.
     points, of : the points, and how many there are.
     frame : one row for each part: part, points, of, result.
@@ -66,7 +66,8 @@ class Grade(Result):
         # The table cuts a long result.
         long = [part for part in self.facts["parts"] if len(part["result"]) > _LONG_RESULT]
         results = [f"  {part['part']}: {part['result']}" for part in long]
-        return [*results, *(f"  {line}" for line in self.facts["failures"])]
+        lines = [*self.facts["pars"], *self.facts["failures"]]
+        return [*results, *(f"  {line}" for line in lines)]
 
     @property
     def notes(self) -> Sequence[str]:

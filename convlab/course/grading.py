@@ -5,7 +5,7 @@ Nothing here depends on the date, the machine's load or the file's path, so that
 the same bytes. One thing can: whether a slow kernel ends within the time limit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.correctness.check import check
@@ -31,6 +31,10 @@ _MOST_FAILURES = 3
 _LONGEST_LINE = 500
 _SEED = 0
 _ENDLESS = ("endless loop", "out of time")
+_HOW_TO_TEST = (
+    "a wrong prediction's count is not shown; test how you count on other sizes, for example with "
+    '`convlab inspect lab.cu --problem "N1 C1 H9 W40 K1 R3 S3"`'
+)
 
 
 class Grading:
@@ -39,7 +43,9 @@ class Grading:
     Attributes
     ----------
     parts : dicts of part, points, of, result: one for each part.
-    counts : dicts of problem, quantity, value: what was counted.
+    counts : dicts of problem, quantity, value: what was counted, without the count that a wrong
+        prediction missed.
+    pars : a line for each par: its count, and the milestones before and after it.
     failures, notes : lines.
     """
 
@@ -50,6 +56,7 @@ class Grading:
         self.own = lab.problem_of(submission.name)
         self.parts: list[dict[str, Any]] = []
         self.counts: list[dict[str, Any]] = []
+        self.pars: list[str] = []
         self.failures: list[str] = []
         self.notes: list[str] = []
 
@@ -79,6 +86,7 @@ class Grading:
         return grade_of(self.submission, self.lab, self.parts) | {
             "own": str(self.own),
             "counts": self.counts,
+            "pars": self.pars,
             "failures": self.failures,
             "notes": self.notes,
         }
@@ -148,34 +156,40 @@ class Grading:
         return passed
 
     def _predict(self, kernel: Kernel, passed: bool) -> None:
-        """Give the points for a prediction that is near the count on the own problem."""
+        """Give the points for a prediction that is near the count on the own problem.
+
+        The count is told after a near prediction only: else the second try would be free.
+        """
         predicted = self.submission.prediction
         words = QUANTITIES[self.lab.predict].words
         if not passed:
             self._part("prediction", 0, "only for a correct kernel")
         elif predicted is None:
             self._part("prediction", 0, f"none given: {words}")
-        elif (value := self._count(kernel, self.own, [self.lab.predict])) is None:
+        elif (values := self._count(kernel, self.own, [self.lab.predict])) is None:
             self._part("prediction", 0, "nothing to count")
+        elif abs(predicted - values[self.lab.predict]) <= NEAR * values[self.lab.predict]:
+            self._keep(self.own, values)
+            text = f"{predicted:,.0f} {words}: counted {values[self.lab.predict]:,.0f}"
+            self._part("prediction", self.lab.points["prediction"], text)
         else:
-            counted = value[self.lab.predict]
-            is_near = abs(predicted - counted) <= NEAR * counted
-            points = self.lab.points["prediction"] if is_near else 0
-            text = f"{words}: predicted {predicted:,.0f}, counted {counted:,.0f}"
-            self._part("prediction", points, text)
+            self._part("prediction", 0, f"{predicted:,.0f} {words}: not within {NEAR:.0%}")
+            self.notes.append(_HOW_TO_TEST)
 
     def _count(
         self, kernel: Kernel, problem: Problem, quantities: Sequence[str]
     ) -> dict[str, float] | None:
-        """Return counts, and keep them for the result; None if the kernel fails."""
+        """Return counts; None if the kernel fails."""
         try:
-            values = count(kernel, problem, quantities)
+            return count(kernel, problem, quantities)
         except ConvlabError as error:
             self.failures.append(_brief(error))
             return None
+
+    def _keep(self, problem: Problem, values: Mapping[str, float]) -> None:
+        """Keep counts for the result."""
         for quantity, value in values.items():
             self.counts.append({"problem": str(problem), "quantity": quantity, "value": value})
-        return values
 
     def _compare(self, kernel: Kernel, passed: bool) -> None:
         """Give the points of the milestones that the counts reach."""
@@ -187,22 +201,29 @@ class Grading:
         if values is None:
             self._part("pars", 0, "nothing to count")
             return
+        self._keep(self.lab.counters, values)
         counted = [par for par in self.lab.pars if par.quantity in values]
         for par in self.lab.pars:
             if par not in counted:
                 self.notes.append(f"{par.quantity} was not graded: this machine predicts no times")
-        points = 0.0
-        reached = []
-        for par in counted:
-            milestone = reached_by(par, values[par.quantity])
-            points += par.points * (milestone.share if milestone else 0)
-            who = milestone.kernel if milestone else "no milestone"
-            further = next_of(par, values[par.quantity])
-            then = f"; the next, {further.kernel}, is {further.value:,.6g}" if further else ""
-            reached.append(f"{par.quantity} {values[par.quantity]:,.6g} reaches {who}{then}")
         total = sum(par.points for par in counted)
         scale = self.lab.points["pars"] / total if total else 0
-        self._part("pars", points * scale, ". ".join(reached) or "no pars")
+        points = 0.0
+        full = 0
+        for par in counted:
+            milestone = reached_by(par, values[par.quantity])
+            share = milestone.share if milestone else 0
+            points += par.points * share
+            full += share == 1
+            who = f"reaches {milestone.kernel}" if milestone else "reaches no milestone"
+            further = next_of(par, values[par.quantity])
+            then = f"; the next is {further.value:,.6g}, by {further.kernel}" if further else ""
+            self.pars.append(
+                f"{par.quantity}: {values[par.quantity]:,.6g} {who}, {par.points * share * scale:g} of "
+                f"{par.points * scale:g} points{then}"
+            )
+        text = f"all points for {full} of {len(counted)}" if counted else "no pars"
+        self._part("pars", points * scale, text)
 
     def _time(self, kernel: Kernel, passed: bool) -> None:
         """Give points linear in the time on this GPU, between the two bounds of the lab."""

@@ -26,7 +26,7 @@ def write_pars(path: str | Path, engine: str = "sim") -> TextResult:
         The lab is invalid, or this machine cannot count what it asks for.
     """
     lab = find_lab(Path(path))
-    values = _counted(lab) if engine == "sim" else _timed(lab)
+    values = counted(lab) if engine == "sim" else _timed(lab)
     text = lab.path.read_text()
     for (place, kernel), value in values.items():
         text = _with_value(text, place, kernel, value)
@@ -42,7 +42,7 @@ def write_pars(path: str | Path, engine: str = "sim") -> TextResult:
     return TextResult("\n".join(lines), {"lab": lab.name, "values": rows})
 
 
-def _counted(lab: Lab) -> dict[tuple[str, str], float]:
+def counted(lab: Lab) -> dict[tuple[str, str], float]:
     """Return the counts of each par's milestones, by quantity and kernel."""
     wanted: dict[str, list[str]] = {}
     for par in lab.pars:

@@ -296,7 +296,11 @@ class Auto:
         gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         key = problem, precision, gpu
         if key not in self._chosen:
-            self._chosen[key] = best(problem, precision, engine=self._engine, gpu=self._gpu)
+            chosen = best(problem, precision, engine=self._engine, gpu=self._gpu)
+            # Later calls rely on the look at the files above.
+            if isinstance(chosen, Kernel):
+                chosen.forget_build()
+            self._chosen[key] = chosen
         return self._chosen[key]
 
     def _forget_if_changed(self) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.kernel.call import problem_of_call
 from ..core.kernel.cuda import CUDA
-from ..core.kernel.data import is_plain, require_memory
+from ..core.kernel.data import is_plain, require_storage
 from ..core.kernel.kernel import Kernel
 from ..core.kernel.runnable import Runnable
 from ..core.machine import toolchain
@@ -31,6 +31,7 @@ def own_gradients(
     options: Sequence[Any],
     kernel: Callable,
     needed: Sequence[bool],
+    problem: Problem | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return dx and dw; each is None if torch should compute it, or if it is not needed.
 
@@ -40,18 +41,41 @@ def own_gradients(
     options : stride, padding, dilation (pairs) and groups.
     kernel : the layer's kernel: a gradient is of its precision class or a more accurate one.
     needed : whether x and w need a gradient.
+    problem : that of the forward pass, if it is known.
     """
     if not _may_compute(dy, x, w):
         return None, None
-    _, problem = problem_of_call(x, w, None, (*options, False))
+    if problem is None:
+        _, problem = problem_of_call(x, w, None, (*options, False))
     precision = kernel.precision if isinstance(kernel, (Runnable, Auto)) else "fp32"
-    wanted = ((DATA_GRADIENT, needed[0], (dy, w)), (WEIGHT_GRADIENT, needed[1], (x, dy)))
+    # A choice in these classes has just looked for edits of the kernel's files.
+    looks = precision not in CLASSES
     found = []
-    for computation, is_needed, tensors in wanted:
+    for rung, computation, tensors in zip(
+        gradients_of(problem, needed, precision),
+        (DATA_GRADIENT, WEIGHT_GRADIENT),
+        ((dy, w), (x, dy)),
+        strict=True,
+    ):
+        if rung is None:
+            found.append(None)
+            continue
+        for name, tensor in zip(computation.inputs, tensors, strict=True):
+            require_storage(name, tensor)
         gradient = _computing(problem, computation.name)
-        kernel = gradient_kernel(gradient, precision) if is_needed else None
-        found.append(None if kernel is None else _computed(kernel, gradient, tensors))
+        found.append(rung.again(gradient, *tensors, None, looks=looks).contiguous())
     return found[0], found[1]
+
+
+def gradients_of(
+    problem: Problem, needed: Sequence[bool], precision: str
+) -> tuple[Kernel | None, Kernel | None]:
+    """Return the rungs for the two gradients of a forward problem; None where torch computes it."""
+    dx, dw = (
+        gradient_kernel(_computing(problem, computation.name), precision) if is_needed else None
+        for computation, is_needed in zip((DATA_GRADIENT, WEIGHT_GRADIENT), needed, strict=True)
+    )
+    return dx, dw
 
 
 # A layer asks in every step of training.
@@ -63,12 +87,6 @@ def _may_compute(*tensors: Tensor) -> bool:
     if torch.is_grad_enabled():
         return False
     return all(tensor.is_cuda and is_plain(tensor) for tensor in tensors)
-
-
-def _computed(kernel: Kernel, problem: Problem, tensors: tuple[Tensor, Tensor]) -> Tensor:
-    """Return a gradient in torch's memory order."""
-    require_memory(*tensors, None)
-    return kernel.again(problem, *tensors, None).contiguous()
 
 
 def gradient_kernel(problem: Problem, precision: str) -> Kernel | None:

@@ -50,8 +50,8 @@ from torch import Tensor, nn
 from ..core.arguments import choice, first_line, flag, shown
 from ..core.errors import ConvlabError, ProblemError
 from ..core.kernel.call import problem_of_call
-from ..core.kernel.data import is_plain, named_tensors, require_storage
 from ..core.kernel.catalog import find, split_tunables
+from ..core.kernel.data import is_plain, named_tensors, require_storage
 from ..core.machine.device import Gpu, find_gpu
 from ..core.problem.computation import COMPUTATIONS
 from ..core.problem.problem import Problem

@@ -31,10 +31,11 @@ from ..core.kernel.call import (
     relu_keyword,
 )
 from ..core.kernel.data import is_plain, named_tensors, require_memory, unreadable
+from ..core.kernel.libraries import Baseline
 from ..core.problem.problem import pair
 from .choice import AUTOS
 from .dtypes import autocast_dtype, by_torch, cast, dtypes_of, require_dtypes
-from .gradients import gradient_kernel, own_gradients
+from .gradients import gradient_kernel, gradients_of, own_gradients
 from .keys import kernel_of, key_of
 from .repeated import Call, keep, kept, signature
 
@@ -122,7 +123,9 @@ def _gradients(ctx, g_y: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor |
     dx = dw = bias_gradient = None
     if not torch.compiler.is_compiling():
         kernel = kernel_of(ctx.kernel, x.device)
-        dx, dw = own_gradients(g_y, x, w, ctx.options, kernel, (needs_dx, needs_dw))
+        problem = getattr(ctx, "problem", None)
+        needed = (needs_dx, needs_dw)
+        dx, dw = own_gradients(g_y, x, w, ctx.options, kernel, needed, problem)
     left = [needs_dx and dx is None, needs_dw and dw is None, needs_bias]
     if any(left):
         torch_dx, torch_dw, bias_gradient = torch.ops.aten.convolution_backward(
@@ -246,10 +249,23 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, ke
 
 def _repeat(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, key: str) -> Tensor:
     """Compute a call that was validated before, with derivatives."""
+    if call.chosen and isinstance(call.runnable, Baseline):
+        y = _by_torch(call, x, w, bias)
+        if y is not None:
+            return y
     requires = x.requires_grad or w.requires_grad or (bias is not None and bias.requires_grad)
     if requires and torch.is_grad_enabled():
         return _Repeated.apply(x, w, bias, call, key)
-    return call.runnable.again(call.problem, x, w, bias).contiguous()
+    return call.runnable.again(call.problem, x, w, bias, looks=not call.chosen).contiguous()
+
+
+def _by_torch(call: Call, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor | None:
+    """Return y of a kept call of cuDNN, if no rung computes a gradient of it; else None."""
+    if torch.is_grad_enabled():
+        needed = (x.requires_grad, w.requires_grad)
+        if any(gradients_of(call.problem, needed, call.runnable.precision)):
+            return None
+    return call.runnable.differentiable(call.problem, x, w, bias)
 
 
 class _Repeated(torch.autograd.Function):
@@ -258,8 +274,9 @@ class _Repeated(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w, bias, call: Call, key: str) -> Tensor:
         problem = call.problem
-        y = call.runnable.again(problem, x, w, bias).contiguous()
+        y = call.runnable.again(problem, x, w, bias, looks=not call.chosen).contiguous()
         ctx.kernel = key
+        ctx.problem = problem
         ctx.options = (problem.stride, problem.padding, problem.dilation, problem.groups)
         ctx.bias_shape = None if bias is None else list(bias.shape)
         ctx.save_for_backward(x, w, y if problem.relu else None)

@@ -28,10 +28,14 @@ _MOST = 1024
 
 
 class Call(NamedTuple):
-    """A call that was validated: its problem, and what computes it."""
+    """A call that was validated: its problem, and what computes it.
+
+    `chosen`: by "auto", which has looked for edits of the files.
+    """
 
     problem: Problem
     runnable: CallableRunnable
+    chosen: bool
 
 
 # The kept calls of each kernel, by signature. It keeps no kernel alive that a call does not hold.
@@ -83,7 +87,9 @@ def kept(kernel: Callable, signature: Hashable) -> Call | None:
     problem = calls and calls.get(signature)
     if problem is None:
         return None
-    return Call(problem, kernel.choice(problem) if isinstance(kernel, Auto) else kernel)
+    if isinstance(kernel, Auto):
+        return Call(problem, kernel.choice(problem), True)
+    return Call(problem, kernel, False)
 
 
 def keep(kernel: Callable, signature: Hashable, problem: Problem) -> None:

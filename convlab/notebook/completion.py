@@ -15,7 +15,8 @@ from ..core.correctness.stricter import settings
 from ..core.defaults import BASELINES
 from ..core.errors import ConvlabError
 from ..core.kernel import catalog
-from ..core.kernel.kernel import Kernel, load, tunables
+from ..core.kernel.kernel import Kernel, load
+from ..core.kernel.tunables import tunables
 from ..core.problem.problem import Problem
 
 # A magic at the beginning of a line, or after "name =", and its arguments.

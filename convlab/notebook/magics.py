@@ -24,7 +24,7 @@ from ..core.arguments import shown
 from ..core.defaults import ENGINES
 from ..core.errors import brief
 from ..core.kernel.kernel import compile
-from ..core.kernel.options import parse_tunables
+from ..core.kernel.tunables import parse_tunables
 from .completion import add_completion
 
 

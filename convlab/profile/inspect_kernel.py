@@ -16,9 +16,10 @@ from ..core import arguments, rooms
 from ..core.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
 from ..core.kernel import catalog
 from ..core.kernel.kernel import ENGINES, Kernel, load, resolve
-from ..core.kernel.options import Options, parse_tunables
+from ..core.kernel.options import Options
 from ..core.kernel.runnable import Runnable
 from ..core.kernel.shrink_to_fit import fit
+from ..core.kernel.tunables import parse_tunables
 from ..core.machine.device import Ceilings, Gpu, ceilings, describe, find_gpu, floor_seconds
 from ..core.problem.named import members
 from ..core.problem.problem import Problem

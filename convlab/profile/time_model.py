@@ -58,7 +58,7 @@ _WORTH_NAMING = 0.2
 
 # The meaning of each resource's name.
 WORDS = {
-    "issue": "the schedulers, which issue one instruction per cycle",
+    "issue": "the schedulers, which each issue one instruction per cycle",
     "fp32": "the fp32 units",
     "integer": "integer arithmetic and comparisons: indices and borders",
     "multiply": "integer multiplications: indices",

@@ -1,6 +1,6 @@
 """Explain incorrect gradients: compute them again with one mistake, and compare.
 
-This is `hypotheses.py` for the other two sums of a convolution. An element of dx is a sum over filters
+This is `forward_hypotheses.py` for the other two sums of a convolution. An element of dx is a sum over filters
 and taps: dy[n, k, p, q] * w[k, c, r, s] for the p with ``p * stride == h + pad - r * dilation``. An
 element of dw is a sum over images and pixels: x[n, c, h, w] * dy[n, k, p, q].
 
@@ -16,17 +16,21 @@ import numpy as np
 from ..core.correctness.evidence import Evidence
 from ..core.problem.computation import DATA_GRADIENT
 from ..core.problem.problem import Problem
-from .hypotheses import (
-    TILES,
+from .explanation import (
     Change,
     Explanation,
     Hypothesis,
     Indices,
     Sums,
     element_at,
-    exchange_taps,
     explained_by,
     moved,
+    with_factors,
+    with_indices,
+)
+from .shared_hypotheses import (
+    TILES,
+    exchange_taps,
     no_border_columns,
     of_ends,
     of_memory,
@@ -36,8 +40,6 @@ from .hypotheses import (
     reread_filter,
     reread_index,
     reread_x,
-    with_factors,
-    with_indices,
 )
 
 # A gradient whose elements have more products is not explained: that would take seconds.

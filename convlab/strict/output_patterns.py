@@ -14,8 +14,9 @@ import numpy as np
 from ..core.correctness.evidence import Evidence
 from ..core.problem.computation import DATA_GRADIENT
 from ..core.problem.problem import Problem
+from .explanation import Explanation
+from .forward_hypotheses import explain
 from .gradient_hypotheses import explain_gradient
-from .hypotheses import Explanation, explain
 
 # At most this many sentences are returned.
 _MOST_SENTENCES = 6

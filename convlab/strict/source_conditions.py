@@ -22,7 +22,8 @@ from ..core.errors import ProblemError
 from ..core.kernel.runnable import Runnable
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from .source_reader import COMPARISONS, Node, Site, fields_of, literals, read
+from .source_nodes import COMPARISONS, Node, fields_of, literals
+from .source_reader import Site, read
 
 # At most so many problems come from a source.
 MOST = 24

@@ -14,11 +14,11 @@ from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
 from ..core.forecast import Forecast
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
-from ..core.kernel.kernel import tunables as known_tunables
 from ..core.kernel.provenance import made_of
 from ..core.kernel.runnable import Runnable
 from ..core.kernel.runner import runner
 from ..core.kernel.shrink_to_fit import fit
+from ..core.kernel.tunables import tunables as known_tunables
 from ..core.machine.device import Gpu, describe, find_gpu
 from ..core.machine.progress import bar as progress_bar
 from ..core.problem.named import members

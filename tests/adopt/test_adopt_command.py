@@ -10,8 +10,9 @@ import torch
 
 from convlab.__main__ import main
 from convlab.adopt import adoption, stand_in, tunables
-from convlab.adopt.adoption import adopt, run_confined
+from convlab.adopt.adoption import adopt
 from convlab.adopt.answer import read
+from convlab.adopt.confined_run import run_confined
 from convlab.adopt.mistake import Mistake
 from convlab.core.errors import BuildError, ProblemError, UnsupportedError
 from convlab.core.kernel.kernel import resolve

@@ -11,7 +11,7 @@ import torch
 from torch.utils import cpp_extension
 
 from convlab.adopt import answer, cpp_functions, transport
-from convlab.adopt.adoption import Tried
+from convlab.adopt.adoption_report import Tried
 from convlab.adopt.diagnose import diagnose
 from convlab.adopt.limits import supports
 from convlab.adopt.shapes import Case, Task

@@ -17,14 +17,14 @@ import pytest
 import torch
 
 import convlab
-from convlab.__main__ import main
+from convlab.__main__ import _complain, main
 from convlab.commands import doctor, lookup
 from convlab.commands.cli import build_parser, look_up
 from convlab.core import rooms
 from convlab.core.correctness import check as checking
 from convlab.core.errors import ProblemError
 from convlab.core.kernel.catalog import KERNEL_DIR, catalog
-from convlab.core.kernel.kernel import tunables
+from convlab.core.kernel.tunables import tunables
 from convlab.core.machine.gpus import GPUS
 from convlab.core.problem.named import PROBLEM_SETS
 from convlab.core.problem.named import problem as named_problem
@@ -855,3 +855,14 @@ def test_a_reader_that_has_enough(tmp_path):
     command = f"{sys.executable} -m convlab list | head -n 1"
     done = subprocess.run(["sh", "-c", command], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.stdout.count("\n") == 1 and done.stderr == ""
+
+
+@pytest.mark.pure
+def test_an_error_of_several_lines_is_wrapped_on_a_terminal(monkeypatch, capsys):
+    text = f"convlab: k: race: {'word ' * 40}\n  12 | {'source ' * 40}"
+    _complain(text)
+    assert capsys.readouterr().err == f"{text}\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    _complain(text)
+    *wrapped, source = capsys.readouterr().err.splitlines()
+    assert len(wrapped) > 1 and max(map(len, wrapped)) <= 100 and source == text.splitlines()[1]

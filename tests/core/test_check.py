@@ -494,13 +494,10 @@ def test_patterns_do_not_count_what_was_not_watched(monkeypatch):
     unwatched = dataclasses.replace(good, unwatched="bounds were not watched")
     reports = Reports("k", (good, wrong, unwatched))
     assert reports.patterns is not None and seen == [(PLAIN, True), (FULL, False)]
-    assert reports.sentence == (
-        "k: INCORRECT on 1 of 3 problems; outputs correct on 1 of 3 problems, where bounds were not "
-        "watched"
-    )
+    assert reports.sentence == "k: INCORRECT on 1 of 3 problems"
     assert Reports("k", (good, unwatched)).sentence == (
-        "k: correct on 1 of 2 problems; outputs correct on 1 of 2 problems, where bounds were not "
-        "watched"
+        "k: correct on 1 of 2 problems; on 1 of 2 problems the outputs are correct, but bounds were "
+        "not watched"
     )
 
 

@@ -72,6 +72,20 @@ def test_the_parts_that_a_cell_shows(small):
     assert "100 of 100 points" in shown and "own sizes" in shown
 
 
+def test_a_wrong_prediction_is_not_told_the_count(small):
+    """Else the second try gives its points for nothing."""
+    folder, lab, right = small
+    count = right["01_direct"]
+    far = grade(write_submission(folder, "far", right), lab.path)
+    prediction = next(part for part in far.facts["parts"] if part["part"] == "prediction")
+    assert prediction["points"] == 0 and prediction["result"].endswith("not within 10%")
+    told = str(far) + json.dumps(far.to_dict()) + json.dumps(far.facts)
+    assert f"{count:,.0f}" not in told and f"{count:.0f}" not in told
+    assert "test how you count on other sizes" in told
+    near = grade(write_submission(folder, "near", right), lab.path)
+    assert f"counted {count:,.0f}" in str(near)
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_points_follow_the_time(small):
     folder, lab, right = small
@@ -168,12 +182,13 @@ def test_the_next_milestone_is_one_that_gives_more():
 
 
 @pytest.mark.pure
-def test_a_result_that_the_table_cuts_is_below_it():
-    result = "load_sectors 860,160 reaches 01_direct; " + "more " * 20 + "end"
-    part = {"part": "pars", "points": 8.0, "of": 30, "result": result}
+def test_each_par_has_a_whole_line_below_the_table():
+    par = "load_sectors: 860,160 reaches 01_direct, 8 of 20 points; the next is 236,544, by 01b"
+    part = {"part": "pars", "points": 8.0, "of": 30, "result": "all points for 0 of 1"}
     facts = {"file": "lab.cu", "student": "Ada", "lab": "direct", "points": 8.0, "of": 30}
-    shown = str(Grade(facts | {"parts": [part], "own": "", "failures": [], "notes": []}, ""))
-    assert "…" in shown and shown.endswith("end") and "\n  pars: load_sectors" in shown
+    more = {"parts": [part], "pars": [par], "own": "", "failures": [], "notes": []}
+    shown = str(Grade(facts | more, ""))
+    assert f"\n  {par}" in shown and "…" not in shown
 
 
 @pytest.mark.pure

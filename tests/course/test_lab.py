@@ -218,7 +218,7 @@ def _facts(**changed):
     parts = [{"part": "correct", "points": 40.0, "of": 40, "result": "all"}]
     facts = {"file": "a.cu", "student": "Ada", "lab": "direct", "lab_digest": "1", "own": "N1"}
     more = {"source_digest": "2", "points": 40.0, "of": 40, "parts": parts}
-    return facts | more | {"counts": [], "failures": [], "notes": []} | changed
+    return facts | more | {"counts": [], "pars": [], "failures": [], "notes": []} | changed
 
 
 def test_a_grade_shows_its_parts_as_text_and_html():

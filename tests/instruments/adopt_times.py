@@ -4,14 +4,16 @@
     python -m tests.instruments.adopt_times FILE ... --plain  these; also with torch's own headers
     python -m tests.instruments.adopt_times FILE ... --shell  also `python -m convlab adopt FILE`, until it
                                                               shows whether the answer is right as asked
+    python -m tests.instruments.adopt_times --write convlab/EVIDENCE.md       put the table into this page
 
-For each answer: the build with convlab's small torch::Tensor, the whole first verdict with a warm
-process, and with ``--plain`` torch's own `load_inline` (its headers, nvcc; needs CUDA). Each build is new:
+For each answer: the build with convlab's small torch::Tensor, the verdict as asked, the whole judgement
+with a warm process, and with ``--plain`` torch's own `load_inline` (its headers, nvcc; needs CUDA). Each build is new:
 it is in a cache of its own, with the simulator's runtime and the precompiled headers in it, which is the
 state after the first answer ever. The engine is "cuda" with a GPU, else "sim".
 """
 
 import argparse
+import datetime
 import os
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tests.instruments.pages import laid
+from tests.instruments.pages import laid, write_between
 
 ANSWERS = Path(__file__).parents[1] / "adopt" / "answers"
 # What is built and run once, so that the headers, the runtime and the process are there.
@@ -41,7 +43,7 @@ def row(path: Path, engine: str, plain: bool, shell: bool = False) -> dict[str, 
         "answer": path.stem,
         "as asked": adoption.as_asked,
         "build s": round(adoption.seconds.get("build", 0.0), 2),
-        "first verdict s": round(seconds, 2),
+        "whole judgement s": round(seconds, 2),
         # In the answer's process: until the file was loaded, and so on; see `Adoption.seconds`.
         **{f"{stage} s": round(adoption.seconds.get(stage, 0.0), 2) for stage in _STAGES},
     }
@@ -103,17 +105,22 @@ def main() -> None:
     parser.add_argument(
         "--shell", action="store_true", help="also time the command, from its start"
     )
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="a page with the table's markers")
     asked = parser.parse_args()
     files = asked.files or sorted(ANSWERS.glob("right_*"))
     with tempfile.TemporaryDirectory() as cache:
         os.environ["CONVLAB_CACHE"] = cache
         from convlab.core.kernel.engine import engine_name
+        from convlab.core.machine.device import describe
 
         engine = engine_name("auto")
         row(_FIRST, engine, False)
         rows = [row(path, engine, asked.plain, asked.shell) for path in files if path != _FIRST]
-    print(f"engine {engine}")
-    print(laid(pd.DataFrame(rows)))
+    made = describe() if engine == "cuda" else "the simulator"
+    text = f"{laid(pd.DataFrame(rows))}\n\n{made}; {datetime.date.today()}."
+    print(text)
+    if asked.write:
+        write_between(asked.write, "adopt_times", text)
 
 
 if __name__ == "__main__":

@@ -1335,6 +1335,21 @@ STRIDES_DATA = _of(
        ("p < part.P && h < conv.H &&", "p < part.P &&"), sim=FAULT, at=("dx_first[",)),
 )  # fmt: skip
 
+GATHERED_DATA = _of(
+    "20h_data_gradient_gather",
+    _m("not_turned", "with stride 1, the filter is not turned", ("taps - 1 - step;", "step;")),
+    _m("taps_exchanged", "the taps of a phase take rows of the filter for columns",
+       ("3 * (phase / 2 ? 2 - shift / 2 * 2 : 1) + (phase % 2 ? 2 - shift % 2 * 2 : 1)",
+        "(phase / 2 ? 2 - shift / 2 * 2 : 1) + 3 * (phase % 2 ? 2 - shift % 2 * 2 : 1)")),
+    _m("shift_backwards", "an odd row of dx meets the row of dy above instead of below",
+       ("phase / 2 ? 2 - shift / 2 * 2 : 1", "phase / 2 ? shift / 2 * 2 : 1")),
+    _m("columns_in_turn", "the left phases of two pixels are stored before their right phases",
+       ("make_float4(r_row[0], r_row[1], r_row[2], r_row[3])",
+        "make_float4(r_row[0], r_row[2], r_row[1], r_row[3])")),
+    _m("group_dropped", "every group is multiplied with the first one's filter",
+       ("(int64_t(group) * K_group + k) * C_group", "int64_t(k) * C_group")),
+)  # fmt: skip
+
 TURNED_PARTS = _of(
     "20c_data_gradient_3xtf32",
     _m("not_turned", "the filter is not turned", ("taps - 1 - tap]", "tap]"), inline="turned.cuh"),
@@ -1356,18 +1371,23 @@ TENSOR_WEIGHT = _of(
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
        at=_ON_TENSOR_CORES, **_BEFORE_ROLES),
     _m("splits_dropped", "the first part of the pixels is taken for all",
-       ("split < work.splits; ++split", "split < 1; ++split")),
+       ("block <= last_block;", "block <= first_block;")),
     _m("padding_dropped", "rows of x are staged as if there were no padding",
        ("const int h0 = tile.p * conv.stride_h - conv.pad_h;", "const int h0 = tile.p * conv.stride_h;")),
     _m("stages_overwritten", "a consumer does not free the stage that it has read",
        ("        if (lane == 0) mbarrier_arrive(&b.empty[stage]);\n", ""), sim=FAULT, cuda=FAULT,
        at=("mbarrier_wait(",)),
+    _m("sharers_dropped", "of the threads that add up an element, only the first one's sum counts",
+       ("other < sharers; ++other", "other < 1; ++other")),
+    _m("units_overlap", "two items' sums are kept in the same place",
+       ("(int64_t(unit) + block) * filters", "int64_t(block) * filters"), sim=FAULT, cuda=WRONG,
+       at=("*to = added",)),
 )  # fmt: skip
 
 HALF_WEIGHT = _of(
     "21b_weight_gradient_bf16",
     _m("splits_dropped", "the first part of the pixels is taken for all",
-       ("split < work.splits; ++split", "split < 1; ++split"), inline="21_weight_gradient_wgmma.cu"),
+       ("block <= last_block;", "block <= first_block;"), inline="21_weight_gradient_wgmma.cu"),
 )  # fmt: skip
 
 PARTS_WEIGHT = _of(
@@ -1380,7 +1400,7 @@ PARTS_WEIGHT = _of(
 
 GRADIENTS = (
     *DATA, *DATA_GEMM, *DEPTHWISE_DATA, *WEIGHT, *WEIGHT_GEMM, *DEPTHWISE_WEIGHT,
-    *TENSOR_DATA, *ROWS_DATA, *ROWS_PARTS, *ROWS_HALF, *STRIDES_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT, *PARTS_WEIGHT,
+    *TENSOR_DATA, *ROWS_DATA, *ROWS_PARTS, *ROWS_HALF, *STRIDES_DATA, *GATHERED_DATA, *TURNED_PARTS, *TURNED_HALF, *TENSOR_WEIGHT, *HALF_WEIGHT, *PARTS_WEIGHT,
 )  # fmt: skip
 
 MUTANTS = (

@@ -162,16 +162,23 @@ def test_candidates_in_half_precision_take_that_dtype() -> None:
 def test_a_network_trains_under_autocast_on_a_gpu() -> None:
     torch.manual_seed(4)
     theirs = nn.Sequential(nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3)).cuda()
+    mine = convlab.nn.replace(copy.deepcopy(theirs), "15_wgmma_bf16")
     x = torch.randn(8, 16, 64, 64, device="cuda")
-    found = []
-    for model in (theirs, convlab.nn.replace(copy.deepcopy(theirs), "15_wgmma_bf16")):
-        with torch.autocast("cuda", dtype=BF16):
+
+    def trained(model: nn.Module, x: torch.Tensor, autocast: bool) -> list[torch.Tensor]:
+        """Return the network's output and the gradients of its parameters."""
+        with torch.autocast("cuda", dtype=BF16, enabled=autocast):
             y = model(x)
-        y.float().square().mean().backward()
-        found.append([y, *(parameter.grad for parameter in model.parameters())])
-    for expected, mine in zip(*found, strict=True):
-        assert mine.dtype == expected.dtype
-        torch.testing.assert_close(mine.float(), expected.float(), rtol=5e-2, atol=1e-3)
+        y.to(x.dtype).square().mean().backward()
+        return [y.detach(), *(parameter.grad for parameter in model.parameters())]
+
+    truth = trained(copy.deepcopy(theirs).double(), x.double(), autocast=False)
+    expected = trained(theirs, x, autocast=True)
+    found = trained(mine, x, autocast=True)
+    for exact, theirs_is, mine_is in zip(truth, expected, found, strict=True):
+        assert mine_is.dtype == theirs_is.dtype
+        error_of_torch = (theirs_is.double() - exact).norm()
+        assert (mine_is.double() - exact).norm() < 1.5 * error_of_torch
 
 
 def test_functions_take_half_precision_too() -> None:

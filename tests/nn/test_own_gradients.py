@@ -125,3 +125,16 @@ def test_gradients_on_a_gpu_are_within_the_class():
             bound = convlab.core.correctness.reference.tolerance(precision, conv.terms)
             assert error <= bound
     assert gradients.gradient_kernel(problem.computing("data gradient"), "tf32") is not None
+
+
+@pytest.mark.gpu
+def test_a_layer_of_cudnn_alone_is_torchs_own():
+    layer = convlab.nn.Conv2d(8, 8, 3, device="cuda", kernel="auto:tf32")
+    x = torch.randn(1, 8, 6, 6, device="cuda", requires_grad=True)
+    first, second = layer(x), layer(x)
+    assert "Convolution" in type(second.grad_fn).__name__
+    torch.testing.assert_close(first, second)
+    second.sum().backward()
+    dy = torch.ones_like(second)
+    expected = torch.nn.grad.conv2d_input(x.shape, layer.weight, dy)
+    torch.testing.assert_close(x.grad, expected, rtol=1e-2, atol=1e-2)

@@ -33,9 +33,9 @@ def again(monkeypatch):
     problems = []
     compute = Kernel.again
 
-    def recorded(kernel, problem, *tensors):
+    def recorded(kernel, problem, *tensors, **options):
         problems.append(problem)
-        return compute(kernel, problem, *tensors)
+        return compute(kernel, problem, *tensors, **options)
 
     monkeypatch.setattr(Kernel, "again", recorded)
     return problems

@@ -14,8 +14,8 @@ INSTEAD = {
         "C=32,H=34": "C=8,H=34",
     },
     "clinic": {
-        "(results[name][1], *PROBLEMS):": "(results[name][1], *PROBLEMS[2:]):",
-        "convlab.errors.BuildError)]\ngrid": "convlab.errors.BuildError)][::4]\ngrid",
+        "*(PROBLEMS if": "*(PROBLEMS[2:] if",
+        "range(3, 19)]": "range(3, 19, 4)]",
     },
     "in_a_network": {"else (8, 4, 64)": "else (8, 2, 64)"},
     "the_ladder": {'in catalog("forward")': 'in catalog("forward")[::3]'},

@@ -13,7 +13,7 @@ from convlab.core.correctness.reference import tolerance
 from convlab.core.errors import UnsupportedError
 from convlab.core.kernel import abi
 from convlab.core.kernel.catalog import KERNEL_DIR, VARIABLES, Header, parse_header
-from convlab.core.kernel.kernel import tunables
+from convlab.core.kernel.tunables import tunables
 from convlab.core.problem.format import LAYOUTS
 from tests.instruments.pages import between
 

@@ -1,4 +1,4 @@
-"""17 and 17b: each way to cut a problem, and wgmma with an operand in registers."""
+"""17, 17b, 20h and 21: each way to cut a problem, and wgmma with an operand in registers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,45 @@ SHAPES = {
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize(("spec", "engine"), on_engines(SHAPES, 3))
 def test_each_cut_of_a_problem(rung: str, spec: str, engine: str) -> None:
-    report = check(convlab.load(rung, engine=engine), named_problem(spec), scale=None)
+    _assert_correct(rung, spec, engine)
+
+
+# Of gradients: the data gradient's tiles have 128 pixels of dy with stride 2, 192 if 1x1.
+DATA_SHAPES = {
+    "stride-2": "N2 C70 H12 W12 K40 R3 S3 p1 s2",
+    "stride-2-odd": "N3 C33 H9 W11 K20 R3 S3 p1 s2",
+    "stride-2-groups": "N2 C64 H6 W6 K20 R3 S3 p1 s2 g2",
+    "stride-2-parts-of-the-filters": "N1 C40 H8 W8 K300 R3 S3 p1 s2",
+    "1x1-stride-2": "N3 C70 H12 W12 K140 R1 S1 s2",
+    "1x1-stride-2-odd-parts-of-the-filters": "N3 C40 H7 W9 K300 R1 S1 s2",
+    "3x3": "N2 C16 H9 W9 K16 R3 S3 p1",
+    "1x1-parts-of-the-filters": "N1 C130 H5 W6 K512 R1 S1",
+    "large-filter": "N1 C20 H9 W24 K70 R5 S5 p2",
+    "3x3-groups": "N2 C260 H13 W18 K32 R3 S3 p1 g2",
+}
+WEIGHT_SHAPES = {
+    "1x1-one-row-of-pixels": "N2 C70 H7 W7 K140 R1 S1",
+    "1x1-stride-2": "N3 C70 H14 W12 K140 R1 S1 s2",
+    "1x1-padding-uneven-shares": "N1 C300 H9 W9 K300 R1 S1 p1",
+    "a-row-of-64": "N1 C8 H9 W70 K20 R3 S3 p1",
+    "3x1-stride-2": "N2 C48 H16 W16 K64 R3 S1 s2",
+    "1x3-stride-2": "N1 C20 H30 W17 K30 R1 S3 s2",
+}
+
+
+@pytest.mark.parametrize(("spec", "engine"), on_engines(DATA_SHAPES, 3))
+def test_each_cut_of_a_data_gradient(spec: str, engine: str) -> None:
+    _assert_correct("20h_data_gradient_gather", spec, engine)
+
+
+@pytest.mark.parametrize(("spec", "engine"), on_engines(WEIGHT_SHAPES, 3))
+def test_each_cut_of_a_weight_gradient(spec: str, engine: str) -> None:
+    _assert_correct("21_weight_gradient_wgmma", spec, engine)
+
+
+def _assert_correct(rung: str, spec: str, engine: str) -> None:
+    kernel = convlab.load(rung, engine=engine)
+    report = check(kernel, kernel.asked(named_problem(spec)), scale=None)
     assert report.ok, str(report)
 
 

@@ -11,7 +11,8 @@ import convlab
 from convlab.core.correctness import reference
 from convlab.core.errors import BuildError
 from convlab.core.kernel.catalog import catalog, parse_header
-from convlab.core.kernel.kernel import Kernel, load, tunables
+from convlab.core.kernel.kernel import Kernel, load
+from convlab.core.kernel.tunables import tunables
 from convlab.core.machine.device import available_bytes
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem

@@ -26,7 +26,8 @@ from convlab.core.correctness.examine import examine
 from convlab.core.correctness.setting import Offsets
 from convlab.core.errors import BuildError, LaunchError, UnsupportedError
 from convlab.core.kernel.catalog import catalog, parse_header
-from convlab.core.kernel.kernel import Kernel, load, tunables
+from convlab.core.kernel.kernel import Kernel, load
+from convlab.core.kernel.tunables import tunables
 from convlab.core.machine.device import available_bytes
 from convlab.core.machine.gpus import GPUS
 from convlab.core.problem.named import problems

@@ -234,7 +234,7 @@ def test_the_page_in_a_browser(chrome: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("browser")
-@pytest.mark.parametrize("name", ["03_smem_tile", "10b_first_wgmma"])
+@pytest.mark.parametrize("name", ["03_smem_tile", "10c_stages"])
 def test_the_figures_of_the_notebooks_work_without_a_kernel(
     chrome: Any, tmp_path: Path, name: str
 ) -> None:

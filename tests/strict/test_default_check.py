@@ -26,7 +26,7 @@ from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.machine import toolchain
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
-from convlab.strict import sparse, settings, stricter
+from convlab.strict import settings, sparse, stricter
 from convlab.strict.generated_problems import generate, option_pairs
 from tests.schema import VALIDATOR
 from tests.strangers import ALONE, LITTLE, PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL

@@ -495,7 +495,9 @@ class Reports(Result):
         parts = [f"{shown} {' and '.join(group)}" for shown, group in places.items() if group]
         heading = "does not build with nvcc; simulated: " if self.errors else ""
         left_out = f", {self.left_out} left out" if self.left_out else ""
-        text = "; ".join(filter(None, [", ".join(parts), *self._unwatched]))
+        # What was not watched is no news about an incorrect kernel.
+        unwatched = () if self.wrong else self._unwatched
+        text = "; ".join(filter(None, [", ".join(parts), *unwatched]))
         return f"{self.kernel}: {heading}{text}{skipped}{left_out}"
 
     @property
@@ -519,7 +521,7 @@ class Reports(Result):
         for reports, where in self._groups:
             counts = Counter(each.unwatched for each in reports if each.ok and each.unwatched)
             for what, count in counts.items():
-                yield f"outputs correct {where.format(count)}, where {what}"
+                yield f"{where.format(count)} the outputs are correct, but {what}"
 
     @property
     def tables(self) -> Sequence[Table]:

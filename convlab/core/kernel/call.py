@@ -148,10 +148,11 @@ class CallableRunnable(Runnable):
         launch()
         return launch.y
 
-    def again(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
+    def again(self, problem: Problem, *tensors: Tensor | None, looks: bool = True) -> Tensor:
         """Return y as `compute` does, for tensors that need no validation.
 
-        An earlier call had tensors of the same shapes, dtypes, device and storage sizes.
+        An earlier call had tensors of the same shapes, dtypes, device and storage sizes. `looks`:
+        whether to look for edits of a kernel's files; a choice of "auto" has just done so.
         """
         return self.compute(problem, *tensors)
 

@@ -35,10 +35,11 @@ from .cuda import CUDA
 from .data import alignments, match, require, require_memory, resolved
 from .engine import counting_engine, engine_named
 from .libraries import baseline
-from .options import WORKSPACE_LIMIT, Options, parse_tunables, tunables
+from .options import WORKSPACE_LIMIT, Options
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
+from .tunables import parse_tunables, tunables
 
-__all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve", "tunables"]
+__all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve"]
 
 # The options of `compile`, which are those of `load`.
 _OPTIONS = tuple(entry.name for entry in fields(Options))
@@ -215,6 +216,10 @@ class Kernel(CallableRunnable):
         self._built = (before, *seen, *stamp(built.watched)), watched, built
         return built
 
+    def forget_build(self) -> None:
+        """Look at the files in the next call, also in one that would not look for edits."""
+        self._built = None
+
     def _compiled(self, source: Source) -> Build:
         return self.runs_on.build(source, self.defines, self.trace)
 
@@ -333,10 +338,10 @@ class Kernel(CallableRunnable):
     def compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
         return self.runs_on.compute(self, problem, self._accepted(problem, *tensors))
 
-    def again(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
+    def again(self, problem: Problem, *tensors: Tensor | None, looks: bool = True) -> Tensor:
         if self.runs_on is not CUDA:
             return self.compute(problem, *tensors)
-        build = self.build()
+        build = self.build() if looks or self._built is None else self._built[2]
         call = (build.library, problem, *alignments(tensors))
         if call in self._computed:
             return CUDA.again(self, build, problem, self._placed(*tensors))

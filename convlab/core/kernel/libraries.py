@@ -1,6 +1,7 @@
 """The baselines: the convolutions of cuDNN and torch, each with a fixed precision class."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -72,7 +73,19 @@ class Baseline(CallableRunnable):
         self.accept(problem)
         return self._bound(problem, x, w, bias)
 
-    def again(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
+    def differentiable(self, problem: Problem, *tensors: Tensor | None) -> Tensor | None:
+        """Return y with torch's own derivatives, or None if torch alone would not compute the same.
+
+        Its y is the same, and torch's autograd takes less of the CPU's time than a function in Python.
+        """
+        x, w, _ = tensors
+        if not self.name.startswith("cudnn:") or self.name.endswith("channels_last"):
+            return None
+        if problem.relu or not x.is_contiguous() or not w.is_contiguous():
+            return None
+        return torch._convolution(*tensors, *_arguments(problem, self.precision))
+
+    def again(self, problem: Problem, *tensors: Tensor | None, looks: bool = True) -> Tensor:
         launch = self._bound(problem, *tensors)
         launch()
         return launch.y
@@ -119,6 +132,28 @@ def baseline(name: str, device: Device | None = None) -> Baseline:
     return Baseline(name, title, precision, "cuda", where)
 
 
+# A layer asks in every step of training.
+@functools.lru_cache(1024)
+def _arguments(problem: Problem, precision: str) -> tuple[object, ...]:
+    """Return the arguments of torch's convolution after its tensors."""
+    return (
+        problem.stride,
+        problem.padding,
+        problem.dilation,
+        # Not transposed, no output padding.
+        False,
+        (0, 0),
+        problem.groups,
+        # benchmark: cuDNN searches for its fastest algorithm.
+        True,
+        # deterministic: not required.
+        False,
+        # cudnn_enabled and allow_tf32.
+        True,
+        precision == "tf32",
+    )
+
+
 class ConvLaunch(Launch):
     """Call the function behind `F.conv2d`, which takes the process-wide flags as arguments.
 
@@ -128,22 +163,7 @@ class ConvLaunch(Launch):
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
         self.y = inputs[0].new_empty(problem.output_shape)
-        self._arguments = (
-            problem.stride,
-            problem.padding,
-            problem.dilation,
-            # Not transposed, no output padding.
-            False,
-            (0, 0),
-            problem.groups,
-            # benchmark: cuDNN searches for its fastest algorithm.
-            True,
-            # deterministic: not required.
-            False,
-            # cudnn_enabled and allow_tf32.
-            True,
-            runnable.precision == "tf32",
-        )
+        self._arguments = _arguments(problem, runnable.precision)
         on_cpu = runnable.device.type == "cpu"
         self._pinned = full_precision if on_cpu else contextlib.nullcontext
 
@@ -173,7 +193,7 @@ class WeightGradientLaunch(Launch):
 
     def __init__(self, runnable: Baseline, problem: Problem, inputs: Inputs) -> None:
         super().__init__(runnable, problem, inputs)
-        x, dy, _ = inputs
+        x = inputs[0]
         self.y = x.new_empty(problem.output_shape)
         # Only the shape and the strides of the filter are read.
         layout = torch.contiguous_format

@@ -20,7 +20,7 @@ import pandas as pd
 from ..arguments import writable
 from ..machine import toolchain
 from ..problem.problem import Problem
-from .table import Table, width, wrapped
+from .table import Table, wrapped, wrapped_lines
 
 if TYPE_CHECKING:
     from .plot import Chart
@@ -162,7 +162,7 @@ class Result:
         texts = ["\n".join(table.lines()) for table in tables]
         if shown := "\n\n".join(filter(None, texts)):
             lines.append(shown)
-        lines += _wrapped_details(details)
+        lines += wrapped_lines(details)
         for note in notes:
             lines += wrapped(note)
         return "\n".join(lines)
@@ -176,21 +176,11 @@ class Result:
     def _repr_html_(self) -> str:
         parts = [f"<b>{html.escape(self.sentence)}</b>"]
         parts += [table.html() for table in self.tables]
-        if details := "\n".join(_wrapped_details(self.details)):
+        if details := "\n".join(wrapped_lines(self.details)):
             parts.append(f"<pre>{html.escape(details)}</pre>")
         parts.append(f"<small>{'<br>'.join(map(html.escape, self.notes))}</small>")
         style = f"border-left:4px solid {self.color};padding-left:8px"
         return f'<div style="{style}">{"".join(parts)}</div>'
-
-
-def _wrapped_details(details: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of the details; quoted source is not wrapped."""
-    for line in (line for detail in details for line in detail.split("\n")):
-        if len(line) <= width() or re.match(r"\s*\d*\s*\|", line):
-            yield line
-        else:
-            indent = line[: len(line) - len(line.lstrip())]
-            yield from wrapped(line.strip(), indent, f"{indent}  ")
 
 
 def receipts_folder() -> Path:

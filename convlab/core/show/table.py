@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import html
 import math
+import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,3 +173,13 @@ def wrapped(text: str, first: str = "  ", rest: str = "  ") -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def wrapped_lines(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of texts, wrapped with their indentation; quoted source is not wrapped."""
+    for line in (line for text in texts for line in text.split("\n")):
+        if len(line) <= width() or re.match(r"\s*\d*\s*\|", line):
+            yield line
+        else:
+            indent = line[: len(line) - len(line.lstrip())]
+            yield from wrapped(line.strip(), indent, f"{indent}  ")
