@@ -15,7 +15,7 @@ from .errors import ConvlabError, ProblemError
 from .kernel.kernel import Kernel
 from .kernel.runnable import Runnable
 from .machine import toolchain
-from .machine.gpus import Gpu
+from .machine.gpus import DEFAULT_GPU, Gpu
 from .problem.problem import Problem
 from .show.table import short
 
@@ -23,7 +23,9 @@ from .show.table import short
 ERROR = 1.6
 TOO_CLOSE = "too close to predict"
 # What to do for the times of a problem that the simulator runs whole.
-OF_A_SMALL_PROBLEM = 'for predicted times add --gpu H200 (in Python: gpu="H200")'
+OF_A_SMALL_PROBLEM = (
+    f'for predicted times add --gpu {DEFAULT_GPU.name} (in Python: gpu="{DEFAULT_GPU.name}")'
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Forecast:
     ----------
     ms : the predicted time in milliseconds; NaN if there is none.
     doubt : why the time may be far off, in a few words; empty for kernels like those that the model
-        was compared with.
+        was compared with. Without a time, why there is none.
     group : the units that do most of the work, such as "wgmma".
     error : the factor that 9 of 10 measured times of kernels of this group are within; None if it is
         not known.
@@ -48,6 +50,14 @@ class Forecast:
     error: float | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     sampled: str = ""
+
+    @property
+    def warning(self) -> str:
+        """What to know about its time, or why there is none; empty if nothing."""
+        if not self.doubt:
+            return ""
+        what = "predicted time in doubt" if self.is_timed else "no predicted time"
+        return f"{what}: {self.doubt}"
 
     @property
     def is_timed(self) -> bool:

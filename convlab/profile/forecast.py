@@ -20,6 +20,7 @@ from ..core.forecast import Forecast, missing
 from ..core.kernel.kernel import Kernel
 from ..core.machine import toolchain
 from ..core.machine.gpus import VALIDATED, Gpu
+from ..core.problem.computation import WEIGHT_GRADIENT
 from ..core.problem.problem import Problem
 from . import disassembly, sampling
 from .launched_functions import launched_functions
@@ -54,7 +55,9 @@ def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
         }
         if not missing():
             prediction = predicted(kernel, problem, gpu, counts)
-            found |= {"ms": prediction.ms, "group": prediction.group}
+            found["unknown"] = unknown(problem, prediction)
+            if not found["unknown"]:
+                found |= {"ms": prediction.ms, "group": prediction.group}
         output = folder / "predicted.json"
         output.write_text(json.dumps(found))
         return BuildOutput(output)
@@ -64,7 +67,7 @@ def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
     group = found.get("group", "")
     return Forecast(
         found.get("ms", math.nan),
-        _doubt(gpu) if group else "",
+        _doubt(gpu) if group else found.get("unknown", ""),
         group,
         known_errors().get(group),
         found["counters"],
@@ -100,6 +103,13 @@ def predicted(
     if prediction is None:
         raise LaunchError("no launched function was both compiled and counted")
     return prediction
+
+
+def unknown(problem: Problem, prediction: Prediction) -> str:
+    """Return why a prediction is not shown; empty if it is. MODEL.md has the errors and the cause."""
+    if problem.computation is WEIGHT_GRADIENT and prediction.group == "wgmma":
+        return "the model does not know weight gradients on wgmma (convlab/profile/MODEL.md)"
+    return ""
 
 
 def described(counts: Counts | Multiplied) -> str:

@@ -29,23 +29,28 @@ def never_run(function: Function, reached: Collection[Chain]) -> frozenset[int]:
     # For each inlined call: its instructions, and the lines of the called function that they have.
     addresses: dict[Chain, set[int]] = defaultdict(set)
     lines: dict[Chain, set[tuple[str, int]]] = defaultdict(set)
+    calls_of: dict[tuple[str, int], set[Chain]] = defaultdict(set)
+    # The calls around each executed line. A chain may end early, if g++ did not inline a function.
+    for chain in reached:
+        for number, place in enumerate(chain):
+            calls_of[place].add(chain[number + 1 :])
+    # The executed lines of which the machine code has the copy that ran. nvcc may give several copies the
+    # line of one call. Then none has it, and nothing is known about the others.
+    with_copy: set[tuple[str, int]] = set()
     for instruction in function.instructions:
         chain = tuple(place for place in instruction.calls if place[0] in files)
         for inside, call in _calls(chain):
             addresses[call].add(instruction.address)
             lines[call].add(inside)
+            if any(agree(call, other) for other in calls_of[inside]):
+                with_copy.add(inside)
     seen = {call for chain in reached for _, call in _calls(chain)}
-    # The calls around each line. A chain may end early, if g++ did not inline a function.
-    calls_of: dict[tuple[str, int], set[Chain]] = defaultdict(set)
-    for chain in reached:
-        for number, place in enumerate(chain):
-            calls_of[place].add(chain[number + 1 :])
     missing: set[int] = set()
     for call, own in lines.items():
         if call in seen:
             continue
-        known = [place for place in own if place in calls_of]
-        may_run = any(agree(call, other) for place in known for other in calls_of[place])
+        known = own & with_copy
+        may_run = any(agree(call, other) for place in own for other in calls_of[place])
         if len(known) >= _LEAST_LINES and not may_run:
             missing |= addresses[call]
     return frozenset(missing)

@@ -274,8 +274,8 @@ def measure_point(
         if isinstance(time, str):
             doubt = f"no costs at full size: {time}"
             time = Forecast(math.nan)
-        elif time.doubt:
-            doubt = f"predicted time in doubt: {time.doubt}"
+        else:
+            doubt = time.warning
         cells["note"] = "; ".join(filter(None, (cells["note"], doubt)))
         if not forecast.missing():
             cells["predicted_ms"] = time.ms

@@ -37,7 +37,7 @@ from convlab.core.machine import device, toolchain
 from convlab.core.timing.measure import measure
 from convlab.core.timing.sides import build_all
 from convlab.profile import ncu
-from convlab.profile.forecast import ERRORS, counted, predicted
+from convlab.profile.forecast import ERRORS, counted, predicted, unknown
 from convlab.profile.time_model import OVERLAP, PIPELINE_OVERLAP, SUSTAINED
 from tests.instruments.pages import write_between
 
@@ -350,7 +350,7 @@ def rung_points(
         # The family: 01 for 01b_register_channels. Its rungs share code.
         family = row["kernel"][:2]
         more = {"label": asked.label, "family": family, "parts": prediction.parts}
-        more |= {"group": prediction.group}
+        more |= {"group": prediction.group, "unknown": unknown(asked, prediction)}
         found.append({**row, **more})
     return pd.DataFrame(found), left
 
@@ -400,7 +400,9 @@ def _save_counts(
 
 def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
     """Return the report on all measured times, in Markdown; write all rows to a page."""
-    rows = list(points.itertuples())
+    # What the model does not know is not predicted for users, and not part of its errors.
+    unknown_rows = list(points[points["unknown"] != ""].itertuples())
+    rows = list(points[points["unknown"] == ""].itertuples())
     # errors[constants][row]: the logarithm of predicted over measured time.
     errors = np.array([[_error(row, constants) for row in rows] for constants in RUNG_GRID])
     now = RUNG_GRID.index((SUSTAINED, OVERLAP, PIPELINE_OVERLAP))
@@ -482,6 +484,20 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
             "|---|---|---|---|---|",
             *missed,
         ]
+    if unknown_rows:
+        lines += [
+            "",
+            "Not shown to users, and not counted above: the model does not know these kernels.",
+            "",
+            "| kernel | problem | predicted | measured | ratio |",
+            "|---|---|---|---|---|",
+        ]
+    for row in unknown_rows:
+        ratio = math.exp(_error(row, RUNG_GRID[now]))
+        lines.append(
+            f"| {row.kernel} | {row.label} | {row.measured_ms * ratio:.3g} | {row.measured_ms:.3g} ms | "
+            f"{ratio:.2f} |"
+        )
     lines += ["", _far_apart(rows, errors[now], groups), "", *_winners(rows, errors[now])]
     if page:
         ERRORS.write_text(json.dumps(groups, indent=1) + "\n")

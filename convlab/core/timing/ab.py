@@ -191,7 +191,8 @@ def _with_predictions(result: AB, sides: Sequence[Runnable], whole: Problem, gpu
         counters = tuple(each.counters for each in found)
         result = replace(result, whole=whole, sampled=counters, notes=tuple(notes))
     if not all(each.is_timed for each in found):
-        return result
+        warnings = dict.fromkeys(each.warning for each in found if each.warning)
+        return replace(result, notes=(*warnings, *result.notes))
     text = forecast.comparison(*found, gpu.name)
     return replace(result, predicted=text, predictions=tuple(found), forecast_for=gpu.name)
 

@@ -276,7 +276,7 @@ class Contestant:
         self.predicted = Forecast(math.nan)
         if isinstance(found, Forecast):
             self.predicted = found
-            note = f"predicted time in doubt: {found.doubt}" if found.doubt else ""
+            note = found.warning
         self.note = "; ".join(part for part in (self.note, note) if part)
 
     def timed(self, timing: Timing) -> None:
