@@ -2,12 +2,12 @@
 // idea: 17's tiles are flattened pixels, so small images and 1x1 filters waste none. With stride 1, 17
 //       computes dx from dy. With stride 2, a pixel of dy has four elements of dx, which share its
 //       fragments.
-// change: Against 20: fragments are gathered from dy in its memory order. All phases of a stride are
-//       computed at once, and 16-byte vectors of dx are stored. If tiles are few, blocks share the filters.
+// change: Against 17: the filter is laid out anew in each call, turned. With a stride of 2, all four phases
+//       of dx are computed at once, and stored as 16-byte vectors.
 // mapping: stride 1: as 17. Stride 2: block -> every n-th item: 128 pixels of dy (192 if 1x1) x 64 channels
 //       of dx (128 if 1x1) x a part of the filters; a consumer warpgroup -> 64 pixels.
 // computes: data gradient
-// parent: 20_data_gradient_wgmma
+// parent: 17_wgmma_gather_tf32
 // precision: tf32
 // epilogue: none
 // arch: sm_90a

@@ -6,10 +6,10 @@
                                                               shows whether the answer is right as asked
     python -m tests.instruments.adopt_times --write convlab/EVIDENCE.md       put the table into this page
 
-For each answer: the build with convlab's small torch::Tensor, the verdict as asked, the whole judgement
-with a warm process, and with ``--plain`` torch's own `load_inline` (its headers, nvcc; needs CUDA). Each build is new:
-it is in a cache of its own, with the simulator's runtime and the precompiled headers in it, which is the
-state after the first answer ever. The engine is "cuda" with a GPU, else "sim".
+For each answer: the build with convlab's small torch::Tensor, the build and the judgement as asked with a
+warm process, and with ``--plain`` torch's own `load_inline` (its headers, nvcc; needs CUDA). Each build is
+new: it is in a cache of its own, with the simulator's runtime and the precompiled headers in it, which is
+the state after the first answer ever. The engine is "cuda" with a GPU, else "sim".
 """
 
 import argparse
@@ -43,7 +43,7 @@ def row(path: Path, engine: str, plain: bool, shell: bool = False) -> dict[str, 
         "answer": path.stem,
         "as asked": adoption.as_asked,
         "build s": round(adoption.seconds.get("build", 0.0), 2),
-        "whole judgement s": round(seconds, 2),
+        "build and judgement s": round(seconds, 2),
         # In the answer's process: until the file was loaded, and so on; see `Adoption.seconds`.
         **{f"{stage} s": round(adoption.seconds.get(stage, 0.0), 2) for stage in _STAGES},
     }
