@@ -171,7 +171,9 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
     launched: list[LaunchedFunction] = []
     lines = pd.DataFrame()
     if counts:
-        launched = launched_functions(functions, counts.lines, counts.launches)
+        launched = launched_functions(
+            functions, counts.lines_by_call, counts.launches, counts.reached
+        )
         lines = _lines_frame(counts)
     best_rates, are_measured = _ceilings(gpu)
     model = None
