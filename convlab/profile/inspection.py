@@ -125,17 +125,19 @@ class Inspection(Result):
     @property
     def sentence(self) -> str:
         """What limits the kernel on this problem and GPU; first that it is incorrect, if it is."""
-        limit = f"{self.kernel} on {self.problem.label}, {self.gpu.name}: {self.verdict}"
+        limit = f"{self.kernel} on {self.problem.label}: {self.verdict}"
         return f"{self.kernel}: {self.incorrect}; {limit}" if self.incorrect else limit
 
     @property
     def verdict(self) -> str:
-        """What limits the kernel, in a sentence, by the time model."""
+        """Its time, and what limits the kernel by the time model, in a sentence."""
         model = self.predicted
         if model is None:
             return f"{'no verdict' if self._ran else 'it did not run'}: see the notes"
-        measured = f", measured: {short(self.ms)} ms" if self.ms else ""
-        return f"the model's verdict: {model.verdict}; it predicts {short(model.ms)} ms{measured}"
+        time = f"predicted {short(model.ms)} ms on {self.gpu.name}"
+        if self.ms:
+            time = f"{short(self.ms)} ms measured on {self.gpu.name}, {short(model.ms)} ms predicted"
+        return f"{time}, {model.verdict}"
 
     @property
     def row(self) -> dict[str, Any]:

@@ -53,6 +53,8 @@ PIPELINE_OVERLAP = 1.8
 _CLEARLY_MORE = 4
 # With this many blocks per SM or more, an SM runs the average number, not a whole number.
 _MANY_BLOCKS = 20
+# The verdict names no function if one takes more than this share of the time.
+_ALMOST_ALL = 0.95
 # The verdict also names the second busiest resource, if it takes more than this share of the time.
 _WORTH_NAMING = 0.2
 
@@ -176,17 +178,19 @@ class Prediction:
 
     @property
     def verdict(self) -> str:
-        """What limits the kernel, in a sentence."""
+        """What limits the kernel, in part of a sentence."""
         slowest = self.slowest
         (first, first_seconds), *others = slowest.longest
-        limits = f"{WORDS[first]} ({first_seconds / slowest.seconds:.0%} of its time)"
+        limits = f"limited by {WORDS[first]} ({first_seconds / slowest.seconds:.0%} of its time)"
         if others:
             second, second_seconds = others[0]
             share = second_seconds / slowest.seconds
             if share > _WORTH_NAMING:
                 limits += f", then {WORDS[second]} ({share:.0%})"
         share = 1e3 * slowest.seconds / self.ms
-        return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {limits}"
+        if share > _ALMOST_ALL:
+            return limits
+        return f"{share:.0%} of them in {slowest.name}, which is {limits}"
 
 
 def predict(

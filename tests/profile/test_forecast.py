@@ -163,7 +163,7 @@ def test_ab_and_sweep_go_by_predicted_times(monkeypatch) -> None:
     )
     assert list(swept.frame["predicted_ms"]) == [1.0, 4.0]
     assert list(swept.best.values()) == ["03_smem_tile@TILE=8"]
-    assert "by predicted time: 03_smem_tile@TILE=8" in swept.sentence
+    assert "03_smem_tile@TILE=8, predicted 1 ms" in swept.sentence
     pair = convlab.ab(*reversed(times), SMALL, engine="sim", gpu="A100")
     assert "B is predicted faster: A 4 ms, B 1 ms on A100" in pair.sentence
     assert (pair.verdict, pair.ratio) == ("predicted faster", 0.25)
