@@ -57,10 +57,9 @@ class _ControlFlow:
         self.line_counts = executed.get(function.file, {})
         self.division_routine = _division_routine(function)
         self.parent = {loop: function.loop_of(loop) for loop in function.loops}
-        self.children = {
-            loop: [child for child, parent in self.parent.items() if parent == loop]
-            for loop in function.by_loop
-        }
+        self.children: dict[Loop | None, list[Loop]] = {loop: [] for loop in function.by_loop}
+        for child, parent in self.parent.items():
+            self.children[parent].append(child)
         # The number of blocks with an instruction of each line.
         self.copies: Counter[tuple[str, int]] = Counter()
         for loop in function.by_loop:
@@ -255,7 +254,7 @@ class _ControlFlow:
 
     def _blocks(self, loop: Loop | None) -> list[Block]:
         """Return the basic blocks of a loop, without the loops inside it."""
-        targets = {i.target for i in self.function.instructions if i.target is not None}
+        targets = self.function.targets
         blocks: list[Block] = []
         previous = None
         for instruction in self.function.by_loop[loop]:

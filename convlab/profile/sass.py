@@ -288,7 +288,7 @@ class Function:
     @functools.cached_property
     def _block_starts(self) -> list[int]:
         """The addresses at which its basic blocks begin."""
-        starts = {i.target for i in self.instructions if i.target is not None}
+        starts = set(self.targets)
         starts |= {i.address + INSTRUCTION_BYTES for i in self.instructions if i.leaves}
         starts.add(self.instructions[0].address)
         return sorted(starts & {i.address for i in self.instructions})
@@ -317,9 +317,25 @@ class Function:
 
     def loop_of(self, part: Instruction | Loop) -> Loop | None:
         """Return the innermost loop around an instruction or another loop."""
-        place = part if isinstance(part, Loop) else Loop(part.address, part.address)
-        around = [loop for loop in self.loops if loop.contains(place)]
+        if isinstance(part, Instruction):
+            return self._innermost.get(part.address)
+        around = [loop for loop in self.loops if loop.contains(part)]
         return min(around, key=lambda loop: loop.end - loop.start, default=None)
+
+    @functools.cached_property
+    def _innermost(self) -> dict[int, Loop]:
+        """The innermost loop around each address of an instruction."""
+        innermost = {}
+        # Of two loops of one length, the first counts.
+        for loop in sorted(reversed(self.loops), key=lambda loop: loop.start - loop.end):
+            for address in range(loop.start, loop.end + 1, INSTRUCTION_BYTES):
+                innermost[address] = loop
+        return innermost
+
+    @functools.cached_property
+    def targets(self) -> set[int]:
+        """The addresses that branches lead to."""
+        return {i.target for i in self.instructions if i.target is not None}
 
     def body(self, loop: Loop | None) -> list[Instruction]:
         """Return the instructions of a loop; of the whole function for None."""
