@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import base64
 import inspect
+import pickle
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..core.errors import LaunchError
+from ..core.errors import ConvlabError, LaunchError
 from ..core.faults import fault
 from .answer import Answer
 from .mistake import Mistake
 from .precision import Truth, compare
-from .session import Emit, NeedsBuild, Session, Stop, copy_weights
+from .session import Emit, NeedsBuild, Session, Stop, copy_weights, share_weights
 from .shapes import SIZED, Case, Task, listed, variations
 
 # Operations of a case, by engine: on the simulator about a second.
@@ -96,7 +97,8 @@ def convolve(emit: Emit, spec: Mapping[str, Any]) -> None:
             space = session.execute(session.answer)
             with session.running():
                 model = space["ModelNew"](**spec["arguments"])
-            _set_weights(model, w, bias)
+            with torch.no_grad():
+                share_weights(model, w, bias)
             y = session.answered(model, [x]).detach().float().contiguous()
         finally:
             emit({"findings": [vars(each) for each in session.calls.findings]})
@@ -114,16 +116,43 @@ def convolve(emit: Emit, spec: Mapping[str, Any]) -> None:
     _emit_calls(session)
 
 
-def _set_weights(model: Any, w: Tensor, bias: Tensor | None) -> None:
-    """Put a filter and a bias into a model's parameters of these shapes."""
-    with torch.no_grad():
-        for wanted in (w, bias):
-            if wanted is None:
-                continue
-            found = [each for each in model.parameters() if each.shape == wanted.shape]
-            if not found:
-                raise ValueError(f"ModelNew has no parameter of the shape {tuple(wanted.shape)}")
-            found[0].copy_(wanted)
+def load(emit: Emit, spec: Mapping[str, Any]) -> None:
+    """Execute an answer's file, and make its ModelNew if the spec has its ``arguments``."""
+    session = _session(emit, spec)
+    try:
+        space = session.execute(session.answer)
+        if "arguments" in spec:
+            with session.running():
+                space["ModelNew"](**spec["arguments"])
+    except NeedsBuild:
+        emit({"needs": session.missing})
+    except Exception as error:
+        (mistake, *_) = session.failed(error, "raised")
+        emit({"failed": f"line {mistake.line}: {mistake.text}", "kind": "refused"})
+
+
+def call(emit: Emit, spec: Mapping[str, Any]) -> None:
+    """Call a function of the core in this process, in which answers run; emit what it returns.
+
+    Parameters
+    ----------
+    emit : gets the pieces.
+    spec : as for `run`, with ``call``: the pickled function and its arguments.
+    """
+    from ..core.kernel import runner
+    from .stand_in import run_here
+
+    runner.stay_in_process()
+    run_here(lambda kernel: _session(emit, kernel.spec() | {"libraries": spec["libraries"]}))
+    function, args, kwargs = pickle.loads(spec["call"])
+    try:
+        value = function(*args, **kwargs)
+    except NeedsBuild:
+        emit({"failed": "it loads an extension only when it is called, which convlab cannot time"})
+    except ConvlabError as error:
+        emit({"failed": str(error), "kind": getattr(error, "kind", "")})
+    else:
+        emit({"value": base64.b64encode(pickle.dumps(value)).decode()})
 
 
 def _judge(session: Session, spec: Mapping[str, Any]) -> None:

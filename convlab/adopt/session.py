@@ -306,6 +306,20 @@ def copy_weights(source: Any, target: Any) -> bool:
     return False
 
 
+def share_weights(model: Any, w: Tensor, bias: Tensor | None) -> None:
+    """Let a model's parameters be a filter and a bias: they share memory, as these change later.
+
+    Raises ValueError if the model has no parameter of such a shape.
+    """
+    for wanted in (w, bias):
+        if wanted is None:
+            continue
+        found = [each for each in model.parameters() if each.shape == wanted.shape]
+        if not found:
+            raise ValueError(f"ModelNew has no parameter of the shape {tuple(wanted.shape)}")
+        found[0].data = wanted
+
+
 def _copied(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import base64
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +26,20 @@ from ..core.problem.problem import Problem
 from .adoption import adopt
 from .adoption_report import Adoption
 from .answer import Answer, called, read
+from .answer_runner import RUNNER
 from .confined_run import run_confined
 from .diagnose import diagnose
 from .tunables import require
 
 if TYPE_CHECKING:
     from .inspect_answer import AnswerInspection
+    from .session import Session
 
 # The parameters of a convolution's __init__, as torch.nn.Conv2d names them.
 _NEEDED = ("in_channels", "out_channels", "kernel_size")
 _OPTIONS = ("stride", "padding", "dilation", "groups", "bias")
-_COMMANDS = "check, compare and ab on the simulator"
+# Makes the session of an answer, in the confined process of `answer_runner`; else None.
+_sessions: Callable[[AnswerKernel], Session] | None = None
 # A sector of global memory, in MB.
 _SECTOR_MB = 32e-6
 
@@ -51,11 +55,17 @@ def load(path: str | Path, engine: str = "auto") -> AnswerKernel:
     return AnswerKernel(read(Path(path)), engine_name(engine))
 
 
+def run_here(sessions: Callable[[AnswerKernel], Session]) -> None:
+    """Let answers run in this process, which is confined; `sessions` makes the session of each."""
+    global _sessions
+    _sessions = sessions
+
+
 class AnswerKernel(Runnable):
     """An answer as a runnable."""
 
-    isolate = False
     has_own_task = True
+    own_runner = RUNNER
 
     def __init__(
         self, answer: Answer, engine: str, tunables: Mapping[str, int] | None = None
@@ -74,6 +84,15 @@ class AnswerKernel(Runnable):
         self.texts = {answer.path.name: answer.whole}
         self.time_limit = self.runs_on.time_limit
         self._parameters = _parameters(answer)
+
+    def __reduce__(self) -> tuple:
+        return _copy, (self.answer, self.engine, self.defines, self.precision)
+
+    def coarser(self) -> AnswerKernel | None:
+        """Return the answer as a kernel in tf32, if it is not yet one."""
+        if self.precision != "fp32":
+            return None
+        return _copy(self.answer, self.engine, self.defines, "tf32")
 
     def own_report(self) -> Adoption:
         """Judge the answer on its own task, whatever it computes: the default check."""
@@ -107,8 +126,6 @@ class AnswerKernel(Runnable):
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why the answer does not support a problem, or None if it does."""
-        if self.engine != "sim":
-            return f"an answer in a Python file works in {_COMMANDS}; `convlab adopt` times it on a GPU"
         if not self._is_convolution:
             return (
                 "its Model is not a 2-D convolution (in_channels, out_channels, kernel_size, ...): "
@@ -166,7 +183,74 @@ class AnswerKernel(Runnable):
             raise ProblemError(
                 f"{self.path.name}:{errors[0].line}: {errors[0].text}; {errors[0].todo}"
             )
+        if _sessions is not None:
+            return DirectLaunch(self, problem, (x, w, bias), _sessions(self))
         return AnswerLaunch(self, problem, (x, w, bias), allocate)
+
+    def spec(self, problem: Problem | None = None) -> dict[str, Any]:
+        """Return what the confined process needs to load the answer."""
+        found = {
+            "answer": self.answer,
+            "reference": self.answer,
+            "engine": self.engine,
+            "values": dict(self.defines),
+        }
+        return found | ({"arguments": self.arguments(problem)} if problem else {})
+
+
+def _copy(answer: Answer, engine: str, defines: Mapping[str, int], precision: str) -> AnswerKernel:
+    """Return the runnable for an answer, in a precision class."""
+    kernel = AnswerKernel(answer, engine, defines)
+    kernel.precision = precision
+    return kernel
+
+
+class DirectLaunch(Launch):
+    """A call of an answer's ``forward`` in this process, which is confined: `y` is what it returned."""
+
+    runnable: AnswerKernel
+
+    def __init__(
+        self, runnable: AnswerKernel, problem: Problem, inputs: Inputs, session: Session
+    ) -> None:
+        super().__init__(runnable, problem, inputs)
+        self.y = inputs[0].new_empty(problem.y_shape)
+        self._session = session
+        with self._errors(), torch.no_grad():
+            space = session.execute(runnable.answer)
+            with session.running():
+                model = space["ModelNew"](**runnable.arguments(problem))
+            self._model = model.to(inputs[0].device).eval()
+            from .session import share_weights
+
+            share_weights(self._model, *inputs[1:])
+
+    def __call__(self) -> None:
+        # Free the last y, so that torch can use its memory again.
+        self.y = None
+        with self._errors(), torch.no_grad():
+            y = self._model(self.inputs[0])
+        returned = (type(y), tuple(getattr(y, "shape", ())), getattr(y, "dtype", None))
+        if returned != (Tensor, self.problem.y_shape, torch.float32):
+            raise LaunchError(
+                f"{self.runnable.name} returned {returned[0].__name__} {returned[1]} {returned[2]}, and "
+                f"{self.problem.label} needs a torch.float32 tensor {self.problem.y_shape}"
+            )
+        self.y = y.detach()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise a LaunchError with the line for an exception of the answer's code."""
+        try:
+            yield
+        except (torch.OutOfMemoryError, LaunchError):
+            raise
+        except Exception as error:
+            if isinstance(error, RuntimeError) and "CUDA" in str(error):
+                raise
+            mistake = self._session.failed(error, "raised")[0]
+            text = f"{self.runnable.name}: line {mistake.line}: {mistake.text}"
+            raise LaunchError(text, kind="refused") from error
 
 
 class AnswerLaunch(Launch):
@@ -183,14 +267,8 @@ class AnswerLaunch(Launch):
 
     def __call__(self) -> None:
         kernel = self.runnable
-        spec = {
-            "answer": kernel.answer,
-            "reference": kernel.answer,
-            "engine": kernel.engine,
-            "values": dict(kernel.defines),
-            "arguments": kernel.arguments(self.problem),
-            "tensors": tuple(None if each is None else each.contiguous() for each in self.inputs),
-        }
+        tensors = tuple(None if each is None else each.contiguous() for each in self.inputs)
+        spec = kernel.spec(self.problem) | {"tensors": tensors}
         found = run_confined("convolve", spec, kernel.time_limit)
         self.counters = None
         self.findings = [_finding(each) for each in found.get("findings", ())]

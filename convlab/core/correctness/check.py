@@ -308,7 +308,7 @@ class Checker:
         """
         isolated = kernel.isolate and not kernel.counts and not kernel.library
         built = kernel.build()
-        where = runner() if isolated else IN_PROCESS
+        where = runner(kernel) if isolated else IN_PROCESS
         return cls(kernel, seed, progress, where, stricter(kernel), built, each)
 
     def mark_good(self) -> None:

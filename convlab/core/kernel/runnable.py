@@ -158,6 +158,8 @@ class Runnable:
     time_limit: float = 20.0
     # Whether checks, and first calls, run in the worker process.
     isolate: bool = True
+    # The runner (`runner.Runner`) of what calls it, if only that may; None for the usual one.
+    own_runner: Any = None
     # Whether it brings a task of its own: `own_report`, `own_inspection` and `own_cost` are not None.
     has_own_task: bool = False
     # The engine; None for a library's convolution or a callable, which run without one.
@@ -197,6 +199,10 @@ class Runnable:
     def _instead(self, problem: Problem) -> str:
         """Return which kernels support a problem instead, as the end of a sentence."""
         return ""
+
+    def coarser(self) -> Runnable | None:
+        """Return this runnable in the class tf32, if its class was only assumed; else None."""
+        return None
 
     def on_gpu(self, gpu: Gpu) -> Runnable:
         """Return this runnable on a simulator that is another GPU.
