@@ -58,7 +58,7 @@ class AnswerRunner:
         LaunchError
             The function failed, crashed or hung there.
         """
-        values = [*args, *kwargs.values()]
+        values = [each for value in (*args, *kwargs.values()) for each in _listed(value)]
         for value in values:
             if isinstance(value, Runnable):
                 value.build()
@@ -89,6 +89,10 @@ class AnswerRunner:
 
     def mark_good(self, build: object) -> None:
         """Do nothing: there are no rehearsals."""
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 RUNNER = AnswerRunner()

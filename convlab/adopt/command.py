@@ -147,11 +147,17 @@ def _options(arguments: Namespace) -> dict[str, Any]:
 def _skeleton(path: Path, to: Path) -> TextResult:
     from .answer import read
     from .skeleton import skeleton
+    from .stand_in import not_a_convolution
 
     answer = read(path)
     text, marked = skeleton(answer)
     to.write_text(text)
     lines = [f"wrote {end_of(to)}: a skeleton to complete"]
+    other = not_a_convolution(answer) if "Model" in answer.classes else None
+    if other is not None:
+        lines.append(
+            f"note: a .cu file of convlab computes a 2-D convolution, and this Model is none ({other})"
+        )
     lines += [f"{answer.path.name}:{line}: marked: {what}" for line, what in marked]
     document = {"file": str(to), "marked": [{"line": n, "text": w} for n, w in marked]}
     return TextResult("\n".join(lines), document)

@@ -30,6 +30,13 @@ from .tunables import with_values
 INCLUDE = Path(__file__).parent / "include"
 ENTRY = "sim_entry"
 _PRELUDE = "#include <torch/extension.h>\n"
+# The limits of each compiler process.
+_COMPILER_GIBIBYTES = 8
+_COMPILER_SECONDS = 120
+# What compilers say when they reach one.
+_STOPPED = re.compile(
+    r"[Oo]ut of memory|Cannot allocate memory|CPU time limit|Killed signal|File size limit|bad_alloc"
+)
 # In place of a library: the small torch::Tensor lacks something, and torch's headers are used.
 WITH_TORCH = "with torch's headers"
 _BIND = """
@@ -156,14 +163,17 @@ class Extension:
         """
         source = Source(self.text, self.path.stem, self.path)
         flags = [f"-I{INCLUDE}", *self.flags]
-        try:
-            if engine == "sim":
-                from ..sim import library
+        from ..core.builds.compile import limited
 
-                return library.build(source, flags, entry=ENTRY, first=_PRELUDE)
-            return _with_nvcc(source, flags)
+        try:
+            with limited(_COMPILER_GIBIBYTES, _COMPILER_SECONDS):
+                if engine == "sim":
+                    from ..sim import library
+
+                    return library.build(source, flags, entry=ENTRY, first=_PRELUDE)
+                return _with_nvcc(source, flags)
         except BuildError as error:
-            raise _lacking(error) or error from None
+            raise _over_limit(error) or _lacking(error) or error from None
 
     def machine_code(self, arch: str) -> tuple[bytes, str]:
         """Return the cubin that nvcc makes for "80" or "90a", and what ptxas reports of it.
@@ -251,6 +261,16 @@ def _nvcc_options(arch: str) -> list[str]:
         "-lineinfo",
         f"-gencode=arch=compute_{arch},code=sm_{arch}",
     ]
+
+
+def _over_limit(error: BuildError) -> BuildError | None:
+    """Return the error of a compiler that was stopped by its limits; None for other errors."""
+    if not _STOPPED.search(str(error)):
+        return None
+    return BuildError(
+        f"the compiler was stopped: it needs more than {_COMPILER_GIBIBYTES} GiB of memory or "
+        f"{_COMPILER_SECONDS} s of CPU time for this text"
+    )
 
 
 def _lacking(error: BuildError) -> BuildError | None:

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from .session import Session
 
 # The parameters of a convolution's __init__, as torch.nn.Conv2d names them.
-_NEEDED = ("in_channels", "out_channels", "kernel_size")
+_SIZES = ("in_channels", "out_channels", "kernel_size")
 _OPTIONS = ("stride", "padding", "dilation", "groups", "bias")
+_CONV2D = (*_SIZES, *_OPTIONS)
 # Makes the session of an answer, in the confined process of `answer_runner`; else None.
 _sessions: Callable[[AnswerKernel], Session] | None = None
 # A sector of global memory, in MB.
@@ -126,33 +127,25 @@ class AnswerKernel(Runnable):
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why the answer does not support a problem, or None if it does."""
-        if not self._is_convolution:
-            return (
-                "its Model is not a 2-D convolution (in_channels, out_channels, kernel_size, ...): "
-                "`convlab adopt` judges any other operation"
-            )
+        if (other := not_a_convolution(self.answer)) is not None:
+            return f"its Model is not one 2-D convolution ({other}): `convlab adopt` judges any operation"
         if problem.relu:
             return "its Model has no ReLU"
+        has = self._parameters
+        if "out_channels" not in has and not problem.C == problem.K == problem.groups:
+            return "its Model is a depthwise convolution: it needs C = K = groups"
+        if "kernel_size" not in has and (problem.R, problem.S) != (1, 1):
+            return "its Model is a 1x1 convolution"
+        depthwise = "out_channels" not in has
         needs = {
             "stride": problem.stride != (1, 1),
             "padding": problem.padding != (0, 0),
             "dilation": problem.dilation != (1, 1),
-            "groups": problem.groups != 1,
+            "groups": problem.groups != 1 and not depthwise,
             "bias": problem.bias,
         }
-        missing = [
-            name for name, needed in needs.items() if needed and name not in self._parameters
-        ]
+        missing = [name for name, needed in needs.items() if needed and name not in has]
         return f"its Model has no parameter {missing[0]}" if missing else None
-
-    @property
-    def _is_convolution(self) -> bool:
-        node = self.answer.classes.get("Model")
-        calls = (
-            [called(each) for each in ast.walk(node) if isinstance(each, ast.Call)] if node else []
-        )
-        convolutions = [name for name in calls if name.split(".")[-1] in ("Conv2d", "conv2d")]
-        return all(name in self._parameters for name in _NEEDED) and bool(convolutions)
 
     def arguments(self, problem: Problem) -> dict[str, Any]:
         """Return the arguments of ``ModelNew`` for a problem."""
@@ -290,6 +283,40 @@ class AnswerLaunch(Launch):
     def call_after(self, earlier: Any) -> None:
         """Call the answer; each call runs in a new process, so that nothing remains of others."""
         self()
+
+
+def not_a_convolution(answer: Answer) -> str | None:
+    """Return what about Model is not that of one torch.nn.Conv2d; None if it is one."""
+    node = answer.classes.get("Model")
+    if node is None:
+        return f"{answer.path.name} has no Model"
+    made = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    layers = [each for each in made if called(each).split(".")[-1] == "Conv2d"]
+    if len(layers) != 1:
+        return f"it has {len(layers) or 'no'} Conv2d"
+    methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+    forward = next((each for each in methods if each.name == "forward"), None)
+    calls = [each for each in ast.walk(forward) if isinstance(each, ast.Call)] if forward else []
+    sums = [each for each in ast.walk(forward) if isinstance(each, ast.BinOp)] if forward else []
+    if len(calls) != 1 or sums:
+        return "its forward does more than one call"
+    parameters = _init(answer, "Model")
+    if other := [name for name in parameters if name not in _CONV2D]:
+        return f"it has the parameter {other[0]}"
+    given = {word.arg: word.value for word in layers[0].keywords}
+    for name, default in (("stride", 1), ("padding", 0), ("dilation", 1)):
+        value = given.get(name)
+        if isinstance(value, ast.Constant) and value.value != default:
+            return f"its {name} is always {value.value!r}"
+    if "bias" not in given and len(layers[0].args) < len(_CONV2D):
+        return "it always has a bias"
+    size = given.get("kernel_size", layers[0].args[2] if len(layers[0].args) > 2 else None)
+    is_one = isinstance(size, ast.Constant) and size.value == 1
+    if "in_channels" not in parameters or not (is_one or "kernel_size" in parameters):
+        return "it does not take in_channels and kernel_size"
+    if "out_channels" not in parameters and "groups" not in given:
+        return "it does not take out_channels"
+    return None
 
 
 def _parameters(answer: Answer) -> tuple[str, ...]:
