@@ -287,9 +287,8 @@ def _stopped(reply: Mapping[str, Any], found: Mapping[str, Any], answer: Answer)
 
     if reply["stopped"]:
         kind = "out of time" if "did not end" in reply["stopped"] else "limit"
-        return Mistake(
-            kind, 0, f"the process was stopped: {reply['stopped']}", "raise --time-limit"
-        )
+        todo = "raise --time-limit" if kind == "out of time" else "use less: a run has these limits"
+        return Mistake(kind, 0, f"the process was stopped: {reply['stopped']}", todo)
     if "crash" in found:
         lines = found["crash"].strip().splitlines()
         numbers = re.findall(rf'File ".*{re.escape(answer.path.name)}", line (\d+)', found["crash"])

@@ -30,6 +30,9 @@ from .tunables import with_values
 INCLUDE = Path(__file__).parent / "include"
 ENTRY = "sim_entry"
 _PRELUDE = "#include <torch/extension.h>\n"
+# If g++ links its runtime statically, the runtime's symbols stay in the library: mixed with those of the
+# runtime that Python has loaded, the text of a TORCH_CHECK loses its numbers, or the process crashes.
+_LIBRARIES = ("-lcudart", "-Wl,--exclude-libs,libstdc++.a")
 # The limits of each compiler process.
 _COMPILER_GIBIBYTES = 8
 _COMPILER_SECONDS = 120
@@ -236,7 +239,7 @@ def _with_nvcc(source: Source, flags: Sequence[str]) -> Build:
             source.text,
             flags=options,
             include=[INCLUDE, CUBLAS_DECLARATIONS, source.folder],
-            libraries=["-lcudart", *(["-lcublas"] if "cublas" in source.text else [])],
+            libraries=[*_LIBRARIES, *(["-lcublas"] if "cublas" in source.text else [])],
             library_folders=[
                 folder for folder in (cuda.home / "lib64", cuda.home / "lib") if folder.is_dir()
             ],
@@ -246,7 +249,7 @@ def _with_nvcc(source: Source, flags: Sequence[str]) -> Build:
         return compile_library(compilation, folder)
 
     return cache.build(
-        lambda: key_of(source, "adopt", [*options, toolchain.identity(cuda.nvcc)], [INCLUDE]), make
+        lambda: key_of(source, "adopt", [*options, *_LIBRARIES, toolchain.identity(cuda.nvcc)], [INCLUDE]), make
     )
 
 

@@ -189,7 +189,9 @@ def _judge(session: Session, spec: Mapping[str, Any]) -> None:
         session.emit({"clock": {"timed": session.elapsed}})
     if spec["general"]:
         small = task.scaled(case, _BUDGETS[session.engine])
-        if small is not None:
+        # On the simulator the task's own case is small.
+        is_new = session.engine == "cuda" and small is not None and small != case
+        if small is not None and (not is_new or _smaller(session, task, space, small)):
             _in_general(session, task, space, small, until)
 
 
@@ -423,6 +425,17 @@ def _own_work(session: Session, reference: Any, answer: Any, inputs: list[Any]) 
         session.mistake(Mistake("cheat", line, text, todo, error=only))
         return not only
     return True
+
+
+def _smaller(session: Session, task: Task, space: Mapping[str, Any], small: Case) -> bool:
+    """Emit how an answer does with smaller inputs; return whether it is correct.
+
+    If it is not, nothing can be learnt from what differs from them.
+    """
+    sizes = ", ".join("x".join(map(str, shape)) for shape in _sizes_text(task, small))
+    outcome = _outcome(session, task, space, small)
+    session.emit({"case": f"smaller inputs, {sizes}", "knobs": {"sizes": "smaller"}, **outcome})
+    return outcome["result"] == "correct"
 
 
 def _in_general(

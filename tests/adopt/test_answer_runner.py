@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from convlab.adopt import answer_runner
+from convlab.adopt.adoption import adopt
 from convlab.core.correctness.examine import examine
 from convlab.core.correctness.setting import ORDINARY
 from convlab.core.errors import LaunchError, ProblemError
@@ -103,6 +104,17 @@ def test_an_incorrect_answer_is_incorrect_there_too(tmp_path):
         answer_runner.RUNNER.call(
             examine, resolve(broken, "sim"), problem(SMALL), 0, (), ORDINARY, time_limit=20
         )
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("adopt")
+def test_an_error_of_the_answers_cpp_code_is_read_on_a_gpu(tmp_path):
+    # A statically linked C++ runtime once lost the numbers, or crashed.
+    code = (ANSWERS / "right_conv.py").read_text()
+    path = tmp_path / "more.py"
+    path.write_text(code.replace("return conv.conv2d_forward(", "return conv.conv2d_forward(*[1], "))
+    found = adopt(path, simulate=False)
+    assert "it takes 7 arguments, not 8" in found.why
 
 
 @pytest.mark.gpu
