@@ -90,16 +90,18 @@ def test_a_check_runs_in_the_confined_process():
 @pytest.mark.xdist_group("adopt")
 def test_an_incorrect_answer_is_incorrect_there_too(tmp_path):
     code = (ANSWERS / "right_conv.py").read_text()
-    assert code.count("sum +=") == 1 or code.count("acc +=") == 1
+    assert code.count("sum +=") == 1
     path = tmp_path / "doubled.py"
-    path.write_text(code.replace("sum +=", "sum += 2 *").replace("acc +=", "acc += 2 *"))
+    path.write_text(code.replace("sum +=", "sum += 2 *"))
     answer = resolve(path, "sim")
     report = answer_runner.RUNNER.call(
         examine, answer, problem(SMALL), 0, (), ORDINARY, time_limit=20
     )
     assert not report.ok and report.wrong
     broken = tmp_path / "broken.py"
-    broken.write_text(code.replace("def forward(self, x: torch.Tensor) -> torch.Tensor:\n        return conv", "def forward(self, x: torch.Tensor) -> torch.Tensor:\n        return 1 / 0 * conv"))
+    wrong = code.replace("return conv.conv2d_forward(x", "return conv.conv2d_forward(x / (1 // 0)")
+    assert wrong != code
+    broken.write_text(wrong)
     with pytest.raises(LaunchError, match="ZeroDivisionError"):
         answer_runner.RUNNER.call(
             examine, resolve(broken, "sim"), problem(SMALL), 0, (), ORDINARY, time_limit=20
