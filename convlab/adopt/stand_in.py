@@ -62,10 +62,43 @@ def run_here(sessions: Callable[[AnswerKernel], Session]) -> None:
     _sessions = sessions
 
 
+class AnswerTask:
+    """An answer's own task: its Model on its get_inputs, whatever it computes."""
+
+    def __init__(self, kernel: AnswerKernel) -> None:
+        self.kernel = kernel
+
+    def report(self) -> Adoption:
+        """Judge the answer."""
+        return self._adopted()
+
+    def inspection(self, gpu: Gpu) -> AnswerInspection:
+        """Inspect the kernels that the answer launches."""
+        from .inspect_answer import inspect_answer
+
+        return inspect_answer(self.kernel.path, gpu, self.kernel.engine)
+
+    def cost(self) -> tuple[CostKind, float]:
+        """Return what one call costs: a time, or counted traffic in MB.
+
+        Raises LaunchError if the answer is not correct as asked.
+        """
+        found = self._adopted(general=False, simulate=None)
+        if not found.ok:
+            raise LaunchError(f"{self.kernel.name}: {found.why}", kind=found.outcome)
+        if found.times:
+            return MEASURED, found.times["answer"]
+        sectors = ("global_load_sectors", "global_store_sectors")
+        return COUNTED, sum(_SECTOR_MB * found.counters.get(name, 0) for name in sectors)
+
+    def _adopted(self, **options: Any) -> Adoption:
+        kernel = self.kernel
+        return adopt(kernel.path, engine=kernel.engine, tunables=kernel.defines, **options)
+
+
 class AnswerKernel(Runnable):
     """An answer as a runnable."""
 
-    has_own_task = True
     own_runner = RUNNER
 
     def __init__(
@@ -84,6 +117,7 @@ class AnswerKernel(Runnable):
         self.device = self.runs_on.device
         self.texts = {answer.path.name: answer.whole}
         self.time_limit = self.runs_on.time_limit
+        self.own_task = AnswerTask(self)
         self._parameters = _parameters(answer)
 
     def __reduce__(self) -> tuple:
@@ -94,31 +128,6 @@ class AnswerKernel(Runnable):
         if self.precision != "fp32":
             return None
         return _copy(self.answer, self.engine, self.defines, "tf32")
-
-    def own_report(self) -> Adoption:
-        """Judge the answer on its own task, whatever it computes: the default check."""
-        return adopt(self.path, engine=self.engine, tunables=self.defines)
-
-    def own_inspection(self, gpu: Gpu) -> AnswerInspection:
-        """Inspect the kernels that the answer launches on its own task."""
-        from .inspect_answer import inspect_answer
-
-        return inspect_answer(self.path, gpu, self.engine)
-
-    def own_cost(self) -> tuple[CostKind, float]:
-        """Return what one call on the answer's own task costs: a time, or counted traffic in MB.
-
-        Raises LaunchError if the answer is not correct as asked.
-        """
-        found = adopt(
-            self.path, engine=self.engine, general=False, simulate=None, tunables=self.defines
-        )
-        if not found.ok:
-            raise LaunchError(f"{self.name}: {found.why}", kind=found.outcome)
-        if found.times:
-            return MEASURED, found.times["answer"]
-        sectors = ("global_load_sectors", "global_store_sectors")
-        return COUNTED, sum(_SECTOR_MB * found.counters.get(name, 0) for name in sectors)
 
     def tuned(self, tunables: Mapping[str, int]) -> AnswerKernel:
         """Return the answer with other values of its tunables; see `tunables.tunables`."""
