@@ -22,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.errors import ConvlabError, LaunchError
 from ..core.faults import fault
+from ..core.kernel import runner
+from . import here
 from .answer import Answer
 from .mistake import Mistake
 from .precision import Truth, compare
@@ -140,11 +142,8 @@ def call(emit: Emit, spec: Mapping[str, Any]) -> None:
     emit : gets the pieces.
     spec : as for `run`, with ``call``: the pickled function and its arguments.
     """
-    from ..core.kernel import runner
-    from .stand_in import run_here
-
     runner.stay_in_process()
-    run_here(lambda kernel: _session(emit, kernel.spec() | {"libraries": spec["libraries"]}))
+    here.session = lambda answer: _session(emit, answer | {"libraries": spec["libraries"]})
     function, args, kwargs = pickle.loads(spec["call"])
     try:
         value = function(*args, **kwargs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import base64
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from ..core.kernel.engine import engine_name, engine_named
 from ..core.kernel.runnable import Allocate, Inputs, Launch, Runnable, empty
 from ..core.machine.gpus import Gpu
 from ..core.problem.problem import Problem
+from . import here
 from .adoption import adopt
 from .adoption_report import Adoption
 from .answer import Answer, called, read
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 _SIZES = ("in_channels", "out_channels", "kernel_size")
 _OPTIONS = ("stride", "padding", "dilation", "groups", "bias")
 _CONV2D = (*_SIZES, *_OPTIONS)
-# Makes the session of an answer, in the confined process of `answer_runner`; else None.
-_sessions: Callable[[AnswerKernel], Session] | None = None
 # A sector of global memory, in MB.
 _SECTOR_MB = 32e-6
 
@@ -54,12 +53,6 @@ def load(path: str | Path, engine: str = "auto") -> AnswerKernel:
         The file cannot be read, has no Python code, or the diagnosis found an error.
     """
     return AnswerKernel(read(Path(path)), engine_name(engine))
-
-
-def run_here(sessions: Callable[[AnswerKernel], Session]) -> None:
-    """Let answers run in this process, which is confined; `sessions` makes the session of each."""
-    global _sessions
-    _sessions = sessions
 
 
 class AnswerTask:
@@ -185,8 +178,8 @@ class AnswerKernel(Runnable):
             raise ProblemError(
                 f"{self.path.name}:{errors[0].line}: {errors[0].text}; {errors[0].todo}"
             )
-        if _sessions is not None:
-            return DirectLaunch(self, problem, (x, w, bias), _sessions(self))
+        if here.session is not None:
+            return DirectLaunch(self, problem, (x, w, bias), here.session(self.spec()))
         return AnswerLaunch(self, problem, (x, w, bias), allocate)
 
     def spec(self, problem: Problem | None = None) -> dict[str, Any]:
