@@ -16,8 +16,11 @@ _CONFINED = """
 An answer is somebody's code. It runs in a process of its own, with limits of
 time, memory (8 GiB) and processes (64). By Landlock it may write only to a
 scratch folder and open no TCP connection; a note says so where that is missing.
-Not confined: reading files, UDP, what a kernel does on a GPU. The comparison is
-in the same process, so code that attacks the judge can deceive it."""
+Compilers run outside of it: each with at most 8 GiB and 120 s, and of an
+answer's options only -D, -U and -I.
+Not confined: reading files, UDP, sockets that are files, what a kernel does on
+a GPU; before Linux 6.12, signals to your other processes. The comparison is in
+the same process, so code that attacks the judge can deceive it."""
 
 
 class AdoptCommand(Command):

@@ -34,7 +34,8 @@ def confine(writable: Sequence[Path]) -> list[str]:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     try:
-        no_network = landlock.restrict(_CHANGES, [(path, _CHANGES) for path in writable])
+        rules = [(path, _CHANGES) for path in writable]
+        no_network = landlock.restrict(_CHANGES, rules, scopes=True)
     except OSError as error:
         return [f"writing to files, and the network ({error.strerror})"]
     return [] if no_network else ["the network (Landlock of this Linux is older than 6.7)"]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils import cpp_extension
 
-from ..core.errors import LaunchError
+from ..core.errors import BuildError, LaunchError
 from ..core.faults import fault
 from ..core.machine.gpus import DEFAULT_GPU
 from .answer import Answer
@@ -100,6 +100,9 @@ class Session:
             return self.findings(error)
         line = self.line_of(error)
         text = str(error).strip().split("\n")[0][:300]
+        if isinstance(error, BuildError):
+            # Of convlab's own libraries: the answer was built before.
+            return [Mistake("not run", 0, text, "judge it again; the answer is not at fault")]
         return [
             Mistake(
                 "python",

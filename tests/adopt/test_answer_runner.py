@@ -2,11 +2,13 @@
 
 import os
 import pickle
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from convlab.adopt import answer_runner
+from convlab.adopt import answer_runner, extension
 from convlab.adopt.adoption import adopt
 from convlab.core.correctness.examine import examine
 from convlab.core.correctness.setting import ORDINARY
@@ -14,6 +16,7 @@ from convlab.core.errors import LaunchError, ProblemError
 from convlab.core.kernel import runner as runners
 from convlab.core.kernel.function import Function
 from convlab.core.kernel.kernel import resolve
+from convlab.core.machine import landlock
 from convlab.core.problem.named import problem
 from convlab.core.timing.ab_timing import Paired
 from convlab.core.timing.measure import Timing
@@ -133,3 +136,51 @@ def test_an_answer_is_compared_with_rungs_on_a_gpu():
     assert same.ok and 0.9 < same.ratio < 1.1
     table = compare([path, "01_direct"], large, limit_seconds=1)
     assert table.ok and (table.frame["time_ms"] > 0).all()
+
+
+HOSTILE = {
+    "signal": "import os, signal\nos.kill({victim}, signal.SIGTERM)",
+    "abstract socket": "import socket\nsocket.socket(socket.AF_UNIX).connect('\\0convlab_{victim}')",
+    "tcp": "import socket\nsocket.create_connection(('127.0.0.1', {port}))",
+    "file": "open('{file}', 'w')",
+    "delete": "import os\nos.remove('{file}')",
+}
+
+
+@pytest.mark.xdist_group("adopt")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_an_answer_may_not_do_ends_it(name, tmp_path):
+    code = (ANSWERS / "right_relu.py").read_text()
+    file = tmp_path / "kept.txt"
+    file.write_text("kept")
+    with (
+        subprocess.Popen(["sleep", "100"]) as victim,
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        try:
+            abstract.bind(f"\0convlab_{victim.pid}")
+            abstract.listen()
+            port = server.getsockname()[1]
+            attack = HOSTILE[name].format(victim=victim.pid, port=port, file=file)
+            path = tmp_path / "hostile.py"
+            path.write_text(f"{attack}\n{code}")
+            found = adopt(path, engine="sim", general=False)
+            assert victim.poll() is None and file.read_text() == "kept"
+        finally:
+            victim.kill()
+    if name in ("signal", "abstract socket") and landlock.version() < 6:
+        pytest.skip("Landlock of this Linux does not know signals")
+    assert found.outcome == "incorrect" and "PermissionError" in found.why
+    assert "not permitted" in found.why or "denied" in found.why
+
+
+@pytest.mark.xdist_group("adopt")
+def test_a_text_that_never_ends_stops_the_compiler(tmp_path, monkeypatch):
+    code = (ANSWERS / "right_relu.py").read_text()
+    path = tmp_path / "endless.py"
+    path.write_text(code.replace("#include <torch/extension.h>", '#include "/dev/zero"', 1))
+    assert path.read_text() != code
+    monkeypatch.setattr(extension, "_COMPILER_GIBIBYTES", 1)
+    found = adopt(path, engine="sim", general=False)
+    assert found.builds is False and "more than 1 GiB of memory" in found.why
