@@ -123,7 +123,8 @@ def adopt(
         "general": general,
         "seconds": 0.8 * time_limit,
         "values": values,
-        "told": progress is not None,
+        # A mistake of the diagnosis stands, however the run ends.
+        "told": progress is not None and not any(each.error for each in mistakes),
     }
     adoption = _judged(replace(adoption, engine=name), spec, time_limit, tell)
     if name == "cuda" and simulate and adoption.as_asked and "sim" in rooms.names("engine"):

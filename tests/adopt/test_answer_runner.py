@@ -4,6 +4,7 @@ import os
 import pickle
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,19 @@ def test_what_an_answer_may_not_do_ends_it(name, tmp_path):
         pytest.skip("Landlock of this Linux does not know signals")
     assert found.outcome == "incorrect" and "PermissionError" in found.why
     assert "not permitted" in found.why or "denied" in found.why
+
+
+@pytest.mark.xdist_group("adopt")
+def test_a_fork_bomb_is_ended_at_its_limit(tmp_path):
+    code = (ANSWERS / "right_relu.py").read_text()
+    path = tmp_path / "bomb.py"
+    # It grows slowly, and ends by itself: 6 generations in each second, for 20 seconds.
+    bomb = "import os, time\nfor i in range(120):\n    os.fork()\n    time.sleep(1 / 6)\n"
+    path.write_text(bomb + code)
+    started = time.monotonic()
+    found = adopt(path, engine="sim", general=False, time_limit=40)
+    assert found.outcome == "incorrect" and "more than 64 processes" in found.why
+    assert time.monotonic() - started < 40
 
 
 @pytest.mark.xdist_group("adopt")
