@@ -223,7 +223,7 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
             found |= piece
     as_asked = found.get("as asked")
     builds = found.get("builds")
-    if reply["stopped"] or "crash" in found or (reply["status"] or 0) < 0:
+    if reply["stopped"] or "ended" not in found:
         mistakes.append(_stopped(reply, found, adoption.answer))
         as_asked = as_asked if tried else None if mistakes[-1].kind in NO_VERDICT else False
     if "not judged" in found:
@@ -295,6 +295,9 @@ def _stopped(reply: Mapping[str, Any], found: Mapping[str, Any], answer: Answer)
         numbers = re.findall(rf'File ".*{re.escape(answer.path.name)}", line (\d+)', found["crash"])
         line = int(numbers[-1]) if numbers else 0
         return Mistake("python", line, f"the process ended: {lines[-1][:300]}", "correct this line")
+    if (reply["status"] or 0) >= 0:
+        text = "it ended its process before it was judged"
+        return Mistake("host crash", 0, text, "remove what ends the process, such as os._exit()")
     how = child.describe(reply["status"])
     return Mistake("host crash", 0, f"the process crashed: {how}", "look at the host code")
 

@@ -78,6 +78,7 @@ def run(emit: Emit, spec: Mapping[str, Any]) -> None:
         emit({"needs": session.missing})
     except Stop:
         pass
+    emit({"ended": True})
 
 
 def _session(emit: Emit, spec: Mapping[str, Any]) -> Session:

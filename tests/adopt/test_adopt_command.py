@@ -101,7 +101,7 @@ def test_a_refusal_is_a_limit_and_an_incorrect_case_is_a_mistake():
         ]
         pieces = [{"builds": True}, *cases, {"as asked": True}]
         answer = read(ANSWERS / "right_relu.py")
-        reply = {"pieces": pieces, "stopped": "", "status": 0}
+        reply = {"pieces": [*pieces, {"ended": True}], "stopped": "", "status": 0}
         return adoption._reported(adoption.Adoption(answer), reply)
 
     limited = reported("correct", "refused")
