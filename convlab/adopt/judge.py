@@ -160,8 +160,7 @@ def _judge(session: Session, spec: Mapping[str, Any]) -> None:
     until = time.monotonic() + spec["seconds"]
     if session.engine == "cuda":
         # The reference is float32, whatever the answer switches on: see `Truth`.
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
+        _allow_tf32(False)
     space = _attempt(session, "while the file is loaded", session.execute, session.answer)
     session.emit({"clock": {"loaded": session.elapsed}})
     own = spec["reference"].path == spec["answer"].path
@@ -223,8 +222,14 @@ def _halved(session: Session, task: Task, case: Case) -> Case:
     return smaller
 
 
+def _allow_tf32(allowed: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
 def _time(session: Session, task: Task, space: Mapping[str, Any], case: Case) -> None:
-    """Emit the median times of the answer and of Model, in turn, with a flushed L2."""
+    """Emit the median times of the answer and of Model in its class, in turn, with a flushed L2."""
+    _allow_tf32(session.precision == "tf32")
     reference, answer = session.models(task, space, case)
     inputs = session.inputs(task, case, 3)
     flush = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
@@ -241,6 +246,7 @@ def _time(session: Session, task: Task, space: Mapping[str, Any], case: Case) ->
             torch.cuda.synchronize()
             if repetition >= _WARM:
                 samples[name].append(start.elapsed_time(end))
+    _allow_tf32(False)
     session.emit({"times": {name: sorted(ms)[len(ms) // 2] for name, ms in samples.items()}})
 
 
@@ -264,6 +270,7 @@ def _as_asked(session: Session, task: Task, space: Mapping[str, Any], case: Case
     )
     session.emit({"clock": {"first call": session.elapsed}})
     ok = _compared(session, compared, "")
+    session.precision = compared.precision
     session.emit({"precision": compared.precision, "error": compared.error})
     _emit_calls(session)
     ok &= _own_work(session, reference, answer, inputs)

@@ -76,6 +76,8 @@ class Session:
         self.device = "cpu" if engine == "sim" else "cuda"
         self.started = time.perf_counter()
         self.calls = Calls()
+        # The precision class in which the answer is correct as asked; empty before that is known.
+        self.precision = ""
         # The extension that is missing, also if the answer caught the exception.
         self.missing: dict[str, Any] | None = None
         self.seen: set[tuple[str, int, str]] = set()
