@@ -106,15 +106,13 @@ def inspect(
 
 def _own(kernel: Runnable, problem: Any, gpu: Gpu) -> Any:
     """Return the inspection of a runnable that has a task of its own; None of any other."""
-    if isinstance(kernel, Kernel):
+    if kernel.own_task is None:
         return None
-    if problem is None:
-        return kernel.own_inspection(gpu)
-    if kernel.has_own_task:
+    if problem is not None:
         raise ProblemError(
             f"{kernel.name} is inspected on its own task: leave out the problem, or change get_inputs"
         )
-    return None
+    return kernel.own_task.inspection(gpu)
 
 
 def _kernel(kernel: Runnable | str | Path, engine: str) -> Kernel:

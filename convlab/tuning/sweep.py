@@ -210,7 +210,7 @@ def _of_own_task(
     for point, tuned in each:
         row = {"problem": OWN_TASK, **point, "kernel": tuned.name, "note": ""}
         try:
-            kind, value = tuned.own_cost()
+            kind, value = tuned.own_task.cost()
             row |= {"correct": True, kind.column: value}
         except ConvlabError as error:
             row |= {"correct": False, "note": f"failed: {reason(error, tuned.name)}"}
@@ -260,7 +260,7 @@ def measure_point(
         "progress": False,
     }
     try:
-        if kernel.counts:
+        if kernel.counts or kernel.own_runner is not None:
             comparison = compare(kernel, problem, **options)
         else:
             time_limit = _CHECK_SECONDS + 3 * limit_seconds

@@ -569,7 +569,7 @@ def test_kernel_on_a_gpu_runs_in_the_worker(monkeypatch):
         return function(*pickle.loads(pickle.dumps(arguments)))
 
     stand_in = SimpleNamespace(call=call, accepts=lambda *arguments: crosses)
-    monkeypatch.setattr(checking, "runner", lambda: stand_in)
+    monkeypatch.setattr(checking, "runner", lambda *kernels: stand_in)
     kernel = Fake()
     crosses = True
     kernel.engine = "cuda"

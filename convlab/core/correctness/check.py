@@ -192,8 +192,8 @@ def check(
     resolved = resolve(kernel)
     if given is not None:
         given = [resolved.asked(each) for each in given[0]], given[1]
-    if given is None and (report := resolved.own_report()) is not None:
-        return report
+    if given is None and resolved.own_task is not None:
+        return resolved.own_task.report()
     if given is not None and not given[1]:
         # nvcc may reject a kernel that needs a newer GPU: ask for support before the build.
         resolved.accept(given[0][0])
@@ -310,7 +310,7 @@ class Checker:
         """
         isolated = kernel.isolate and not kernel.counts and not kernel.library
         built = kernel.build()
-        where = runner() if isolated else IN_PROCESS
+        where = runner(kernel) if isolated else IN_PROCESS
         return cls(kernel, seed, progress, where, stricter(kernel), built, each)
 
     def mark_good(self) -> None:

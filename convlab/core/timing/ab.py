@@ -296,7 +296,7 @@ def _measure(
     notes: list[str],
 ) -> list[Paired]:
     """Time both kernels in the worker process, or in fresh ones; here if they cannot be sent."""
-    where = runner()
+    where = runner(*kernels)
     if not where.accepts(*kernels):
         notes.append("timed in this process: pickle cannot send the callable to the worker")
         return ab_timing.measure_pair(*kernels, problem, modes, options)
