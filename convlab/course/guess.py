@@ -52,7 +52,7 @@ class Guess:
             return f"{number(abs(self.guess))} too {'high' if self.guess > 0 else 'low'}"
         times = max(self.guess, self.count) / min(self.guess, self.count) if self.guess > 0 else 0
         if times >= 2:
-            return f"{times:.3g} times too {'high' if self.off > 0 else 'low'}"
+            return f"{number(float(f'{times:.3g}'))} times too {'high' if self.off > 0 else 'low'}"
         return f"{abs(self.off):.1%} too {'high' if self.off > 0 else 'low'}"
 
     def __str__(self) -> str:

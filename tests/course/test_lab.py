@@ -267,6 +267,7 @@ def no_guesses(monkeypatch):
         (5, 4, "25.0% too high"),
         (1, 4, "4 times too low"),
         (12, 4, "3 times too high"),
+        (7.77, 4169760, "537,000 times too low"),
         (0, 0, "exact"),
         (3, 0, "3 too high"),
         (-3, 0, "3 too low"),
