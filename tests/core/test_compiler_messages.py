@@ -91,6 +91,12 @@ def test_a_macro_of_another_repository_comes_with_what_to_write(names: str, writ
             assert re.search(write.format(name), error), error
 
 
+def test_a_file_with_torch_s_headers_gets_no_line_for_conv2d() -> None:
+    source = Source("#include <torch/extension.h>\nint b;\n", "mine")
+    log = "mine.cu:2:1: error: ‘CUDA_CHECK’ was not declared in this scope\n"
+    assert "other repositories" not in str(compile_error(source, log))
+
+
 def test_names_of_cuda_and_the_author_s_own_are_no_borrowed_macros() -> None:
     names = "cuCheckpointProcessLock cudaOccInputCheck CUDA_SUCCESS CUDNN_STATUS_SUCCESS "
     names += "cudaMalloc cudaGetLastError float4 offset check_bounds BOUNDS_CHECK checked last_row "
