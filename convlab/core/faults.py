@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
+# The end of an advice that a report without patterns leaves out.
+PATTERNS_SAY = "; the patterns say where to look"
+
+
 class Fault(NamedTuple):
     """A kind of fault: what it means, and what to do next."""
 
@@ -246,7 +250,7 @@ FAULTS: dict[str, Fault] = {
     "wrong result": Fault(
         "outputs are incorrect",
         "compute the first incorrect output by hand, from the index formula, on the smallest "
-        "problem that fails; the patterns say where to look",
+        f"problem that fails{PATTERNS_SAY}",
     ),
     "too imprecise": Fault(
         "rounding errors exceed the bound of the kernel's precision class, or sums of small "
