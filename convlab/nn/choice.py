@@ -273,6 +273,8 @@ class Auto:
         # When the files were looked at last, in seconds of the monotonic clock.
         self._looked = -math.inf
         self._chosen: dict[tuple, Kernel | Baseline] = {}
+        # How often the choices were forgotten.
+        self._changes = 0
 
     def __call__(
         self, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: object, relu: bool = False
@@ -283,16 +285,21 @@ class Auto:
     @property
     def precision(self) -> str:
         """The class of the choices: that of the name, or of torch's convolutions."""
-        torchs = "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"
-        return self._precision or torchs
+        if self._precision:
+            return self._precision
+        return "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"
 
-    def choice(self, problem: Problem) -> Kernel | Baseline:
-        """Return the kernel, or the library, that computes a problem now."""
+    def state(self) -> tuple[int, str]:
+        """Return what the choice for a problem and a GPU depends on; look for changes of files."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._forget_if_changed()
             self._looked = now
-        precision = self.precision
+        return self._changes, self.precision
+
+    def choice(self, problem: Problem) -> Kernel | Baseline:
+        """Return the kernel, or the library, that computes a problem now."""
+        _, precision = self.state()
         gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         key = problem, precision, gpu
         if key not in self._chosen:
@@ -312,6 +319,7 @@ class Auto:
         self._files = [*folders, *(path for each in folders for path in each.glob("*.cu*"))]
         self._seen = (*places, *stamp(self._files))
         self._chosen = {}
+        self._changes += 1
 
 
 AUTOS = ("auto", *(f"auto:{name}" for name in CLASSES))

@@ -8,12 +8,10 @@ rung is taken where `convlab.best` takes it for the gradient: by a measured choi
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core.kernel.call import problem_of_call
 from ..core.kernel.cuda import CUDA
 from ..core.kernel.data import is_plain, require_storage
 from ..core.kernel.kernel import Kernel
@@ -24,58 +22,60 @@ from ..core.problem.problem import Problem
 from .choice import CLASSES, Auto, candidates, ruled
 
 
+# The rungs for the gradients of x and w, each with the gradient's problem; None where torch computes it.
+Rungs = tuple[tuple[Kernel, Problem] | None, tuple[Kernel, Problem] | None]
+
+
 def own_gradients(
-    dy: Tensor,
-    x: Tensor,
-    w: Tensor,
-    options: Sequence[Any],
-    kernel: Callable,
-    needed: Sequence[bool],
-    problem: Problem | None = None,
+    dy: Tensor, x: Tensor, w: Tensor, rungs: Callable[[], Rungs], precision: str
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return dx and dw; each is None if torch should compute it, or if it is not needed.
 
     Parameters
     ----------
     dy, x, w : the gradient of y, and the forward pass's inputs.
-    options : stride, padding, dilation (pairs) and groups.
-    kernel : the layer's kernel: a gradient is of its precision class or a more accurate one.
-    needed : whether x and w need a gradient.
-    problem : that of the forward pass, if it is known.
+    rungs : returns what `gradients_of` returns for the forward pass.
+    precision : the class of the gradients, for which `rungs` chooses.
     """
     if not _may_compute(dy, x, w):
         return None, None
-    if problem is None:
-        _, problem = problem_of_call(x, w, None, (*options, False))
-    precision = kernel.precision if isinstance(kernel, (Runnable, Auto)) else "fp32"
+    for_x, for_w = rungs()
+    if for_x is None and for_w is None:
+        return None, None
+    for name, tensor in (("dy", dy), ("x", x), ("w", w)):
+        require_storage(name, tensor)
     # A choice in these classes has just looked for edits of the kernel's files.
     looks = precision not in CLASSES
+    dx = dw = None
+    if for_x is not None:
+        rung, problem = for_x
+        dx = rung.again(problem, dy, w, None, looks=looks).contiguous()
+    if for_w is not None:
+        rung, problem = for_w
+        dw = rung.again(problem, x, dy, None, looks=looks).contiguous()
+    return dx, dw
+
+
+def precision_of_gradients(kernel: Callable) -> str:
+    """Return the class of the gradients of a layer: a rung is of this class or a more accurate one."""
+    return kernel.precision if isinstance(kernel, (Runnable, Auto)) else "fp32"
+
+
+def gradients_of(problem: Problem, needed: Sequence[bool], precision: str) -> Rungs:
+    """Return the rungs for the two gradients of a forward problem, where these are needed."""
     found = []
-    for rung, computation, tensors in zip(
-        gradients_of(problem, needed, precision),
-        (DATA_GRADIENT, WEIGHT_GRADIENT),
-        ((dy, w), (x, dy)),
-        strict=True,
-    ):
-        if rung is None:
-            found.append(None)
-            continue
-        for name, tensor in zip(computation.inputs, tensors, strict=True):
-            require_storage(name, tensor)
-        gradient = _computing(problem, computation.name)
-        found.append(rung.again(gradient, *tensors, None, looks=looks).contiguous())
+    for computation, is_needed in zip((DATA_GRADIENT, WEIGHT_GRADIENT), needed, strict=True):
+        rung = None
+        if is_needed:
+            gradient = _computing(problem, computation.name)
+            rung = gradient_kernel(gradient, precision)
+        found.append(None if rung is None else (rung, gradient))
     return found[0], found[1]
 
 
-def gradients_of(
-    problem: Problem, needed: Sequence[bool], precision: str
-) -> tuple[Kernel | None, Kernel | None]:
-    """Return the rungs for the two gradients of a forward problem; None where torch computes it."""
-    dx, dw = (
-        gradient_kernel(_computing(problem, computation.name), precision) if is_needed else None
-        for computation, is_needed in zip((DATA_GRADIENT, WEIGHT_GRADIENT), needed, strict=True)
-    )
-    return dx, dw
+def state_of_gradients(precision: str) -> object:
+    """Return what `gradients_of` depends on besides its arguments and the GPU."""
+    return _auto(precision).state() if precision in CLASSES else None
 
 
 # A layer asks in every step of training.
@@ -86,7 +86,10 @@ def _may_compute(*tensors: Tensor) -> bool:
     """Return whether a kernel can compute here: on a GPU, and not to be differentiated."""
     if torch.is_grad_enabled():
         return False
-    return all(tensor.is_cuda and is_plain(tensor) for tensor in tensors)
+    for tensor in tensors:
+        if not (tensor.is_cuda and is_plain(tensor)):
+            return False
+    return True
 
 
 def gradient_kernel(problem: Problem, precision: str) -> Kernel | None:

@@ -15,6 +15,7 @@ Forward mode (jvp, jacfwd) is not supported.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -35,7 +36,13 @@ from ..core.kernel.libraries import Baseline
 from ..core.problem.problem import pair
 from .choice import AUTOS
 from .dtypes import autocast_dtype, by_torch, cast, dtypes_of, require_dtypes
-from .gradients import gradient_kernel, gradients_of, own_gradients
+from .gradients import (
+    Rungs,
+    gradient_kernel,
+    gradients_of,
+    own_gradients,
+    precision_of_gradients,
+)
 from .keys import kernel_of, key_of
 from .repeated import Call, keep, kept, signature
 
@@ -118,14 +125,14 @@ def _gradients(ctx, g_y: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor |
         g_y = torch.ops.aten.threshold_backward(g_y, y, 0)
     stride, padding, dilation, groups = ctx.options
     # A kernel may store y in another dtype than it reads x.
-    g_y = g_y.to(x.dtype)
+    if g_y.dtype != x.dtype:
+        g_y = g_y.to(x.dtype)
     needs_dx, needs_dw, needs_bias = ctx.needs_input_grad[:3]
     dx = dw = bias_gradient = None
     if not torch.compiler.is_compiling():
-        kernel = kernel_of(ctx.kernel, x.device)
-        problem = getattr(ctx, "problem", None)
-        needed = (needs_dx, needs_dw)
-        dx, dw = own_gradients(g_y, x, w, ctx.options, kernel, needed, problem)
+        precision = precision_of_gradients(kernel_of(ctx.kernel, x.device))
+        rungs = partial(_rungs, ctx, x, w, precision)
+        dx, dw = own_gradients(g_y, x, w, rungs, precision)
     left = [needs_dx and dx is None, needs_dw and dw is None, needs_bias]
     if any(left):
         torch_dx, torch_dw, bias_gradient = torch.ops.aten.convolution_backward(
@@ -134,6 +141,16 @@ def _gradients(ctx, g_y: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor |
         dx = torch_dx if dx is None else dx
         dw = torch_dw if dw is None else dw
     return dx, dw, bias_gradient
+
+
+def _rungs(ctx, x: Tensor, w: Tensor, precision: str) -> Rungs:
+    """Return the rungs for the gradients of x and w that are needed."""
+    needed = tuple(ctx.needs_input_grad[:2])
+    kept = getattr(ctx, "kept", None)
+    if kept is not None:
+        return kept.gradients(needed, precision)
+    _, problem = problem_of_call(x, w, None, (*ctx.options, False))
+    return gradients_of(problem, needed, precision)
 
 
 torch.library.register_autograd(NAME, _backward, setup_context=_save)
@@ -249,21 +266,21 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions, ke
 
 def _repeat(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, key: str) -> Tensor:
     """Compute a call that was validated before, with derivatives."""
-    if call.chosen and isinstance(call.runnable, Baseline):
+    if call.is_chosen and isinstance(call.runnable, Baseline):
         y = _by_torch(call, x, w, bias)
         if y is not None:
             return y
     requires = x.requires_grad or w.requires_grad or (bias is not None and bias.requires_grad)
     if requires and torch.is_grad_enabled():
         return _Repeated.apply(x, w, bias, call, key)
-    return call.runnable.again(call.problem, x, w, bias, looks=not call.chosen).contiguous()
+    return call.runnable.again(call.problem, x, w, bias, looks=not call.is_chosen).contiguous()
 
 
 def _by_torch(call: Call, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor | None:
     """Return y of a kept call of cuDNN, if no rung computes a gradient of it; else None."""
     if torch.is_grad_enabled():
         needed = (x.requires_grad, w.requires_grad)
-        if any(gradients_of(call.problem, needed, call.runnable.precision)):
+        if any(call.kept.gradients(needed, call.runnable.precision)):
             return None
     return call.runnable.differentiable(call.problem, x, w, bias)
 
@@ -274,9 +291,9 @@ class _Repeated(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w, bias, call: Call, key: str) -> Tensor:
         problem = call.problem
-        y = call.runnable.again(problem, x, w, bias, looks=not call.chosen).contiguous()
+        y = call.runnable.again(problem, x, w, bias, looks=not call.is_chosen).contiguous()
         ctx.kernel = key
-        ctx.problem = problem
+        ctx.kept = call.kept
         ctx.options = (problem.stride, problem.padding, problem.dilation, problem.groups)
         ctx.bias_shape = None if bias is None else list(bias.shape)
         ctx.save_for_backward(x, w, y if problem.relu else None)

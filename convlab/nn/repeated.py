@@ -20,6 +20,7 @@ from torch.nn import Parameter
 from ..core.kernel.call import CallableRunnable, is_recorded, is_transformed
 from ..core.problem.problem import Problem
 from .choice import Auto
+from .gradients import Rungs, gradients_of, state_of_gradients
 
 # The kind of device whose calls are kept.
 _KIND = "cuda"
@@ -27,19 +28,53 @@ _KIND = "cuda"
 _MOST = 1024
 
 
+class Kept:
+    """A signature's problem, and what was chosen for it; no kernel that a call gives is kept alive."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        # By "auto": the choice for the forward pass, and the state of the choices when it was made.
+        self._chosen: CallableRunnable | None = None
+        self._state: object = None
+        # The same for the gradients that are needed.
+        self._gradients: dict[Hashable, tuple[object, Rungs]] = {}
+
+    def chosen(self, auto: Auto) -> CallableRunnable:
+        """Return the choice of "auto" for the forward pass."""
+        state = auto.state()
+        if state != self._state:
+            self._chosen = auto.choice(self.problem)
+            self._state = state
+        return self._chosen
+
+    def gradients(self, needed: tuple[bool, bool], precision: str) -> Rungs:
+        """Return the rungs for the gradients of x and w, as `gradients_of` does."""
+        state = state_of_gradients(precision)
+        found = self._gradients.get((needed, precision))
+        if found is None or found[0] != state:
+            found = state, gradients_of(self.problem, needed, precision)
+            self._gradients[needed, precision] = found
+        return found[1]
+
+
 class Call(NamedTuple):
     """A call that was validated: its problem, and what computes it.
 
-    `chosen`: by "auto", which has looked for edits of the files.
+    `is_chosen`: by "auto", which has looked for edits of the files.
     """
 
-    problem: Problem
+    kept: Kept
     runnable: CallableRunnable
-    chosen: bool
+    is_chosen: bool
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the forward pass."""
+        return self.kept.problem
 
 
 # The kept calls of each kernel, by signature. It keeps no kernel alive that a call does not hold.
-_calls: WeakKeyDictionary[Callable, dict[Hashable, Problem]] = WeakKeyDictionary()
+_calls: WeakKeyDictionary[Callable, dict[Hashable, Kept]] = WeakKeyDictionary()
 
 
 def signature(x: Any, w: Any, bias: Any, options: tuple) -> Hashable | None:
@@ -54,19 +89,31 @@ def signature(x: Any, w: Any, bias: Any, options: tuple) -> Hashable | None:
         return None
     if torch.is_autocast_enabled("cuda") or torch.are_deterministic_algorithms_enabled():
         return None
-    facts = [*options, *map(type, options)]
-    facts += (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-    facts.append(torch.cuda.current_device())
+    facts: list[object] = [
+        options,
+        # True is not 1 here, although they are equal.
+        *map(type, options),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.cuda.current_device(),
+    ]
     for tensor in (x, w, bias):
         if tensor is None:
             facts.append(None)
             continue
         if type(tensor) not in (Tensor, Parameter):
             return None
-        facts += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
-        # These keys say what a tensor stands for: its numbers, or those of another one.
-        facts.append(torch._C._dispatch_keys(tensor).raw_repr())
-        facts += (tensor.untyped_storage().nbytes(), tensor.data_ptr() % 32)
+        facts += (
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+            # These keys say what a tensor stands for: its numbers, or those of another one.
+            torch._C._dispatch_keys(tensor).raw_repr(),
+            tensor.untyped_storage().nbytes(),
+            tensor.data_ptr() % 32,
+        )
     signature = tuple(facts)
     try:
         hash(signature)
@@ -84,12 +131,12 @@ def _has_tangents() -> bool:
 def kept(kernel: Callable, signature: Hashable) -> Call | None:
     """Return the kept call of a kernel for a signature, or None."""
     calls = _calls.get(kernel)
-    problem = calls and calls.get(signature)
-    if problem is None:
+    found = calls and calls.get(signature)
+    if found is None:
         return None
     if isinstance(kernel, Auto):
-        return Call(problem, kernel.choice(problem), True)
-    return Call(problem, kernel, False)
+        return Call(found, found.chosen(kernel), True)
+    return Call(found, kernel, False)
 
 
 def keep(kernel: Callable, signature: Hashable, problem: Problem) -> None:
@@ -99,4 +146,4 @@ def keep(kernel: Callable, signature: Hashable, problem: Problem) -> None:
     calls = _calls.setdefault(kernel, {})
     if len(calls) >= _MOST:
         calls.clear()
-    calls[signature] = problem
+    calls[signature] = Kept(problem)

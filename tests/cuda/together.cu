@@ -18,12 +18,13 @@ __device__ void multiply(Operands& s, float (&d)[64], int b_moved = 0) {
     wgmma_m64n128k8_tf32(d, a, b, 0);  // multiply
 }
 // which: 0 all warps; 1 not the last one; 2 the last one with another descriptor; 3 it commits twice; 4 the
-// sums are read before the wait
+// sums are read before the wait; 5 a thread writes past the end of s before
 __global__ void some(float* y, int which) {
     __shared__ alignas(128) Operands s;
     clear(s);
     float d[64] = {};
     bool last = threadIdx.x / 32 == 3;
+    if (which == 5 && threadIdx.x == 70) s.b[128 * 8 + 4] = 0;
     wgmma_fence();
     if (which != 1 || !last) multiply(s, d, which == 2 && last ? 8 : 0);
     wgmma_commit();
@@ -43,6 +44,9 @@ __global__ void some(float* y, int which) {
 // k: 128; fault: wgmma_commit by warp 3 of a warpgroup, but not by warp 0
 // case read_before_the_wait: some<<<1, 128, 0, stream>>>(y, 4);
 // k: 128; fault: accumulators of this wgmma were read before wgmma_wait
+// case after_an_error: some<<<1, 128, 0, stream>>>(y, 5);
+// k: 128; note: the other lanes of its warp cannot multiply, which is no second error
+// only: shared out of bounds; fault: s[._a-z]*\[
 // case half_a_warpgroup: some<<<1, 64, 0, stream>>>(y, 0);
 // fault: by a warpgroup of 2 warps: it needs four
 

@@ -32,6 +32,8 @@ from convlab.core.problem.named import problem, problems
 from convlab.core.problem.problem import Problem
 from convlab.core.show.table import short
 from convlab.core.timing.compare import compare
+from convlab.nn.choice import CLASSES as CHOICES
+from convlab.nn.choice import best
 from tests.instruments.pages import laid, write_between
 
 MEASURED = Path(__file__).with_name("gradients_h100.json")
@@ -229,6 +231,27 @@ def summary(rows: dict[str, Any]) -> str:
     )
 
 
+def by_rule(name: str, precision: str, rows: dict[str, Any]) -> str:
+    """Return what `convlab.best` takes of a class's rows, as a sentence; "" if that is no rung.
+
+    On the H200, which it knows by name, it takes the same as on the H100, which was measured.
+    """
+    if precision not in CHOICES:
+        return ""
+    ratios = []
+    for label, asked in problems_of(name):
+        chosen = best(asked, precision, gpu="H200").name
+        if label in rows and chosen in rows[label]["rungs"]:
+            ratios.append(rows[label]["cudnn_ms"] / rows[label]["rungs"][chosen])
+    if not ratios:
+        return ""
+    mean = math.exp(sum(map(math.log, ratios)) / len(rows))
+    return (
+        f' `kernel="auto"` takes rungs on {len(ratios)} (the slowest at {min(ratios):.2f} times) and '
+        f"cuDNN on the others: {mean:.2f} times."
+    )
+
+
 def markdown(kept: dict[str, Any], name: str) -> str:
     """Return the tables of a set, one for each class, and the conditions."""
     parts = []
@@ -236,7 +259,9 @@ def markdown(kept: dict[str, Any], name: str) -> str:
         measured = kept["rows"][name].get(precision, {})
         rows = {label: measured[label] for label, _ in problems_of(name) if label in measured}
         if rows:
-            parts += [f"In {precision}, {summary(rows)}", laid(table(rows))]
+            # The forward pass is chosen by other tables.
+            rule = "" if name == "1d" else by_rule(name, precision, rows)
+            parts += [f"In {precision}, {summary(rows)}{rule}", laid(table(rows))]
     clocks = [
         mhz for rows in kept["rows"][name].values() for row in rows.values() for mhz in row["mhz"]
     ]

@@ -1047,6 +1047,7 @@ _GATHER = (
     "wgmma_n(",
     "*s_x",
     "s_x[",
+    "(s_x)[i % vectors] = {}",
 )
 GATHER = _of(
     "17_wgmma_gather_tf32",
@@ -1254,7 +1255,7 @@ _ON_TENSOR_CORES = ("mbarrier_", "wgmma_")
 TENSOR_DATA = _of(
     "20_data_gradient_wgmma",
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
-       at=_ON_TENSOR_CORES, **_BEFORE_ROLES),
+       at=(*_ON_TENSOR_CORES, "bulk_load(", "b.s_where["), **_SHARED),
     _m("not_turned", "the rows of the filter are not turned",
        ("rows.tap + (part.R - 1 - i_r) * rows.tap_step;         // turned",
         "rows.tap + i_r * rows.tap_step;")),
@@ -1369,7 +1370,7 @@ TURNED_HALF = _of(
 TENSOR_WEIGHT = _of(
     "21_weight_gradient_wgmma",
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
-       at=_ON_TENSOR_CORES, **_BEFORE_ROLES),
+       at=(*_ON_TENSOR_CORES, "(b.s_stages)[i] = {}"), **_BEFORE_ROLES),
     _m("splits_dropped", "the first part of the pixels is taken for all",
        ("block <= last_block;", "block <= first_block;")),
     _m("padding_dropped", "rows of x are staged as if there were no padding",

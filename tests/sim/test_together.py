@@ -20,4 +20,6 @@ def test_together(name: str) -> None:
         TOGETHER.launch(name)
     texts = [f"{finding.kind}: {finding.text}" for finding in caught.value.findings]
     assert any(re.search(case["fault"], text) for text in texts), texts
+    if "only" in case:
+        assert {finding.kind for finding in caught.value.findings} == {case["only"]}
     assert all(finding.line for finding in caught.value.findings if finding.error)

@@ -65,6 +65,9 @@ class EntryPoints:
                 function.restype = result
                 function.argtypes = arguments
                 self._functions[name] = function
+        # The name of the entry point that computes: "conv2d", or that of a gradient.
+        self.computing = next((name for name in _COMPUTING if name in self._functions), _COMPUTING[0])
+        self._takes_bias = self.computing == "conv2d"
 
     def workspace(self, limit: int) -> int:
         """Return the workspace that the kernel requests, in bytes.
@@ -83,11 +86,6 @@ class EntryPoints:
         """Write the prepared filter to `plan`, which replaces w; return an error text or None."""
         return self._call("conv2d_prepare", w, plan, stream)
 
-    @property
-    def computing(self) -> str:
-        """The name of the entry point that computes: "conv2d", or that of a gradient."""
-        return next((name for name in _COMPUTING if name in self._functions), _COMPUTING[0])
-
     def compute(
         self,
         first: Address,
@@ -103,7 +101,7 @@ class EntryPoints:
         `first`, `second` and `output` are x, w and y; of a data gradient dy, w and dx; of a weight
         gradient x, dy and dw. A gradient has no bias.
         """
-        inputs = [first, second, bias] if self.computing == "conv2d" else [first, second]
+        inputs = (first, second, bias) if self._takes_bias else (first, second)
         return self._call(self.computing, *inputs, output, workspace, workspace_bytes, stream)
 
     def _call(self, name: str, *arguments: object) -> str | None:

@@ -19,14 +19,18 @@ from ..builds.source import Source
 from ..errors import LaunchError
 from ..faults import MOST_WORKSPACE
 from ..machine import interrupt
+from ..problem.format import FLOAT32
 from ..problem.problem import Problem
 from ..show.long_text import shortened
 from . import abi
+from .data import placed_as, resolved
 from .runnable import Allocate, Inputs, Launch, Runnable, empty
 from .runner import TIME_LIMIT, runner
 
 # The most bytes of a kernel's printf output that one call shows.
 _PRINTED_BYTES = 1 << 20
+# The alignment of a plan, in bytes, as the contract says.
+_ALIGNMENT = 256
 
 
 class Cuda:
@@ -74,17 +78,11 @@ class Cuda:
         return launch.y
 
     def repeats(self, kernel: Runnable) -> bool:
-        """Return whether `again` can replace the next `compute` of the same problem.
+        """Return whether a `RepeatedLaunch` can replace the next `compute` of the same problem.
 
         It cannot for a kernel that prints, or while a graph is captured, which skips the rehearsal.
         """
         return not _is_recorded() and not _prints(kernel.source or "")
-
-    def again(self, kernel: Runnable, build: Build, problem: Problem, inputs: Inputs) -> Tensor:
-        """Run a build that has computed this problem for inputs of the same alignments."""
-        launch = CudaLaunch(kernel, build, problem, inputs, empty)
-        launch()
-        return launch.y
 
     def interrupt(self) -> None:
         """Do nothing: a launch on the GPU cannot be stopped."""
@@ -126,9 +124,7 @@ class CudaLaunch(Launch):
     def _enter(self, entry_point, *arguments: int | None) -> None:
         with _on(self.y.device):
             error = entry_point(*arguments, torch.cuda.current_stream().cuda_stream)
-        if error:
-            name = self.runnable.name
-            raise LaunchError(f"{name} failed: {shortened(error, name)}")
+        _require_launched(self.runnable.name, error)
 
     def _allocate(self, allocate: Allocate) -> None:
         """Allocate y, and the workspace and the plan that the kernel requests."""
@@ -167,6 +163,82 @@ class CudaLaunch(Launch):
                 "lower load(..., workspace_limit=BYTES), or shrink the problem with Problem.scaled",
                 kind="out of memory",
             ) from error
+
+
+class RepeatedLaunch:
+    """Compute a problem with a build that has computed it before, for tensors that need no validation.
+
+    It asks the build only once for its workspace and its plan. So a call costs little of the CPU's time:
+    a model makes one for each layer and gradient. The inputs have the dtypes of the kernel's format,
+    and are on one GPU.
+    """
+
+    def __init__(self, kernel: Runnable, build: Build, problem: Problem, index: int) -> None:
+        """`index` is that of the GPU."""
+        self._kernel = kernel
+        self._build = build
+        self._problem = problem
+        self._index = index
+        self._device = torch.device("cuda", index)
+        self._entry = _entry_points(build.library, problem)
+        self._workspace = self._entry.workspace(kernel.workspace_limit)
+        self._plan = self._entry.plan()
+        # The workspace comes first in one buffer with the plan, which is aligned as it is.
+        self._plan_at = -(-self._workspace // _ALIGNMENT) * _ALIGNMENT
+        self._stored = kernel.format
+        self._dtype = self._stored.y.torch_dtype
+        self._shape = self._stored.y.in_memory(problem.output_shape)
+        self._is_plain = self._stored == FLOAT32
+        # Without output there is nothing to launch, and an error needs a message.
+        self._is_usual = math.prod(self._shape) > 0 and self._workspace <= kernel.workspace_limit
+
+    def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        """Return y of x, w and bias, or a gradient of its two inputs and None."""
+        if self._is_plain:
+            x = resolved(x).contiguous()
+            w = resolved(w).contiguous()
+            bias = None if bias is None else resolved(bias).contiguous()
+        else:
+            x, w, bias = placed_as(self._stored, x, w, bias)
+        if self._is_usual and self._index == torch.cuda.current_device():
+            try:
+                return self._run(x, w, bias)
+            except torch.OutOfMemoryError:
+                # The launch says what is missing.
+                pass
+        launch = CudaLaunch(self._kernel, self._build, self._problem, (x, w, bias), empty)
+        launch()
+        return launch.y
+
+    def _run(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        stream = torch._C._cuda_getCurrentRawStream(self._index)
+        y = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        filters = w.data_ptr()
+        workspace = None
+        if size := self._plan_at + self._plan:
+            buffer = torch.empty(size, dtype=torch.uint8, device=self._device)
+            workspace = buffer.data_ptr()
+        if self._plan:
+            plan = workspace + self._plan_at
+            _require_launched(self._kernel.name, self._entry.prepare(filters, plan, stream))
+            filters = plan
+        error = self._entry.compute(
+            x.data_ptr(),
+            filters,
+            _address(bias),
+            y.data_ptr(),
+            workspace if self._workspace else None,
+            self._workspace,
+            stream,
+        )
+        _require_launched(self._kernel.name, error)
+        return y if self._is_plain else self._stored.y.logical(y)
+
+
+def _require_launched(name: str, error: str | None) -> None:
+    """Raise LaunchError with the error text of an entry point, if there is one."""
+    if error:
+        raise LaunchError(f"{name} failed: {shortened(error, name)}")
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:

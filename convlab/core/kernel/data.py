@@ -54,6 +54,12 @@ def placed(inputs: Inputs, format: Format) -> Inputs:
     return x, w, bias
 
 
+def placed_as(format: Format, x: Tensor, w: Tensor, bias: Tensor | None) -> Inputs:
+    """Return plain tensors of a format's dtypes in its layouts; copy them only if necessary."""
+    bias = None if bias is None else format.bias.place(resolved(bias))
+    return format.x.place(resolved(x)), format.w.place(resolved(w)), bias
+
+
 _lock = threading.Lock()
 # The original settings, once for each active `full_precision` block.
 _before: list[list[str]] = []
@@ -182,7 +188,10 @@ def require_memory(x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 
 def require_storage(name: str, tensor: Tensor) -> None:
     """Raise ProblemError if the storage of a plain tensor is smaller than the tensor."""
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.is_contiguous():
+        last = tensor.numel() - 1
+    else:
+        last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
     stored = tensor.untyped_storage().nbytes()
     if tensor.numel() and stored < needed:
@@ -197,10 +206,12 @@ def alignments(tensors: Sequence[Tensor | None]) -> tuple[int, ...]:
 
     Accesses of up to 32 bytes depend on it. A tensor that is not contiguous is copied first.
     """
-    return tuple(
-        tensor.data_ptr() % 32 if tensor is not None and tensor.is_contiguous() else 0
-        for tensor in tensors
-    )
+    # A layer asks at each call, and a generator takes longer.
+    found = []
+    for tensor in tensors:
+        is_read_itself = tensor is not None and tensor.is_contiguous()
+        found.append(tensor.data_ptr() % 32 if is_read_itself else 0)
+    return tuple(found)
 
 
 def resolved(tensor: Tensor) -> Tensor:

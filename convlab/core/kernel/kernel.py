@@ -31,8 +31,8 @@ from ..problem.problem import Problem
 from ..show.excerpt import Excerpt, excerpt
 from . import catalog
 from .call import CallableRunnable
-from .cuda import CUDA
-from .data import alignments, match, require, require_memory, resolved
+from .cuda import CUDA, RepeatedLaunch
+from .data import alignments, match, placed_as, require, require_memory
 from .engine import counting_engine, engine_named
 from .libraries import baseline
 from .options import WORKSPACE_LIMIT, Options
@@ -114,8 +114,8 @@ class Kernel(CallableRunnable):
         self.name = f"{stem}@{suffix}" if suffix else stem
         # The last build, the files from which it was built, and their stamp.
         self._built: tuple[object, tuple[str, ...], Build] | None = None
-        # The problems that were computed here: (library, problem, alignment of the tensors).
-        self._computed: set[tuple[object, ...]] = set()
+        # The problems that were computed here: (library, problem, GPU, alignments of the tensors).
+        self._repeated: dict[tuple[object, ...], RepeatedLaunch] = {}
         self._require_tunables()
 
     def _require_tunables(self) -> None:
@@ -327,13 +327,7 @@ class Kernel(CallableRunnable):
         """Validate the problem and the tensors' memory; return the tensors in the kernel's format."""
         require_memory(x, w, bias)
         self.accept(problem)
-        return self._placed(x, w, bias)
-
-    def _placed(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Inputs:
-        """Return the tensors in the kernel's format."""
-        stored = self.format
-        bias = None if bias is None else stored.bias.place(resolved(bias))
-        return stored.x.place(resolved(x)), stored.w.place(resolved(w)), bias
+        return placed_as(self.format, x, w, bias)
 
     def compute(self, problem: Problem, *tensors: Tensor | None) -> Tensor:
         return self.runs_on.compute(self, problem, self._accepted(problem, *tensors))
@@ -342,13 +336,15 @@ class Kernel(CallableRunnable):
         if self.runs_on is not CUDA:
             return self.compute(problem, *tensors)
         build = self.build() if looks or self._built is None else self._built[2]
-        call = (build.library, problem, *alignments(tensors))
-        if call in self._computed:
-            return CUDA.again(self, build, problem, self._placed(*tensors))
+        index = tensors[0].get_device()
+        call = (build.library, problem, index, *alignments(tensors))
+        repeated = self._repeated.get(call)
+        if repeated is not None:
+            return repeated(*tensors)
         y = self.compute(problem, *tensors)
         # An edit in between would mean that another build was rehearsed.
         if CUDA.repeats(self) and self.build().library == build.library:
-            self._computed.add(call)
+            self._repeated[call] = RepeatedLaunch(self, build, problem, index)
         return y
 
     def _instead(self, problem: Problem) -> str:

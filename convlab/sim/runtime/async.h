@@ -483,7 +483,9 @@ struct WgmmaCall {
 
 void Worker::warp_collective(void (*step)(void**, unsigned), void* argument, uintptr_t pc) {
     if (async.warps.empty()) async.warps.resize(warps.size());
-    if (lanes_of(current / 32) < 32 || ~lanes_present(current / 32))
+    const unsigned present = lanes_present(current / 32);
+    leave_after(~present);
+    if (~present)
         fault("warp mask", pc, "wgmma operation by fewer than 32 lanes: all lanes must execute it");
     collective(0xffffffffu, step, argument, pc);
 }

@@ -79,6 +79,12 @@ unsigned Worker::lanes_present(int w) const {  // the lanes that have not ended
     return present;
 }
 
+// Ends the thread without a finding if lanes that its operation needs have ended at an error: that is
+// reported, and without them the operation has no result.
+void Worker::leave_after(unsigned missing) {
+    if (abandoned && missing & ~lanes_present(current / 32)) leave(true);
+}
+
 bool Worker::release_warp(int w) {
     Warp& warp = warps[w];
     Fiber* lanes = &fibers[w * 32];

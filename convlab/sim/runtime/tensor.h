@@ -41,6 +41,7 @@ void mma_step(void** arguments, unsigned participants) {
         }
 }
 [[noreturn]] void partial_warp(const char* operation, unsigned participants, uintptr_t pc) {
+    t_worker->leave_after(~participants);
     fault("warp mask", pc, "%s by lanes 0x%08x only: all 32 lanes must participate", operation,
           participants);
 }

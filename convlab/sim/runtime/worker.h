@@ -131,6 +131,7 @@ struct Worker {
     bool release();
     int lanes_of(int w) const;
     unsigned lanes_present(int w) const;
+    void leave_after(unsigned missing);
     bool release_warp(int w);
     void complete(int w, size_t g);
     void order(int w, unsigned mask);
