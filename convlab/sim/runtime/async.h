@@ -581,6 +581,7 @@ void Worker::wgmma(float* d, uint64_t descriptor_a, uint64_t descriptor_b, int n
         }
         g_incomplete = first.pc;
     }
+    chain->group = group.committed;
     auto& [a, b, transposed] = *operands;
     if (first.gathered) {
         for (int lane = 0; lane < 32; ++lane)
@@ -641,11 +642,16 @@ void Worker::wgmma_wait(unsigned newest, uintptr_t pc) {
 void Worker::wgmma_done(unsigned newest) {
     Warpgroup& group = async.warps[current / 32];
     reads_done(group, newest);
-    if (!group.groups.empty() || !group.reading.empty()) return;
-    for (auto& chain : group.chains)
+    std::vector<Wgmma> running;
+    for (auto& chain : group.chains) {
+        if (chain.group >= group.oldest()) {
+            running.push_back(std::move(chain));
+            continue;
+        }
         for (int lane = 0; lane < 32; ++lane)
             for (int i = 0; i < chain.n / 2; ++i) chain.d[lane][i] = chain.sum(lane, i);
-    if (!group.chains.empty()) group.fenced = false;
-    group.chains.clear();
+        group.fenced = false;
+    }
+    group.chains = std::move(running);
 }
 }  // namespace

@@ -36,6 +36,7 @@ struct Wgmma {  // a warp's part of a chain of wgmmas on one set of accumulators
     float* d[32];
     std::vector<float> sums;  // (16 rows, n)
     int n;
+    size_t group = 0;         // of its newest wgmma, see Reads::committed
     float& sum(int lane, int i) {  // element d[i] of a lane
         int row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
         return sums[size_t(row * n + column)];
@@ -44,7 +45,12 @@ struct Wgmma {  // a warp's part of a chain of wgmmas on one set of accumulators
 struct Reads {  // what a thread's bulk stores read, or a warp's wgmmas
     std::vector<Span> reading;              // since the last commit
     std::vector<std::vector<Span>> groups;  // of each commit, the oldest first
-    void commit() { groups.push_back(std::exchange(reading, {})); }
+    size_t committed = 0;                   // groups so far, so the number of the next one
+    void commit() {
+        groups.push_back(std::exchange(reading, {}));
+        ++committed;
+    }
+    size_t oldest() const { return committed - groups.size(); }   // group that is not complete
 };
 struct WgmmaStep {  // an operation that all four warps of a warpgroup must execute together
     uintptr_t pc;
