@@ -55,7 +55,7 @@ def read_submission(path: str | Path) -> Submission:
         The file cannot be read, or its block is missing or has an invalid entry.
     """
     location = arguments.path(path, "the file")
-    # Unlike pathlib, os.path answers for names that are too long.
+    # os.path answers False where pathlib raises, as for a name that is too long.
     if os.path.isdir(location):
         name = arguments.end_of(location)
         raise ProblemError(f"{name} is a folder; give the files in it: {name}/*.cu")

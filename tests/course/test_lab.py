@@ -16,7 +16,7 @@ from convlab.course.grading import linear, reached_by
 from convlab.course.guess import Asked
 from convlab.course.lab import FOLDER, Milestone, Par, find_lab, names
 from convlab.course.pars import _with_value
-from convlab.course.submission import parse
+from convlab.course.submission import parse, read_submission
 from convlab.course.vet import vet_source
 from tests.submissions import KEY, LAB
 
@@ -250,6 +250,12 @@ def test_a_file_that_is_no_receipt_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ProblemError, match="no receipt of one grade"):
         verify(path)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 5000 + ".cu"], ids=["plain", "cu"])
+def test_a_name_that_is_too_long_is_refused(name):
+    with pytest.raises(ProblemError, match="is no"):
+        read_submission(name)
 
 
 # ---- guesses
