@@ -1384,8 +1384,7 @@ TENSOR_WEIGHT = _of(
     _m("sharers_dropped", "of the threads that add up an element, only the first one's sum counts",
        ("other < sharers; ++other", "other < 1; ++other")),
     _m("units_overlap", "two items' sums are kept in the same place",
-       ("(int64_t(unit) + block) * filters", "int64_t(block) * filters"), sim=FAULT, cuda=WRONG,
-       at=("*to = added",)),
+       ("(int64_t(unit) + block) * filters", "int64_t(block) * filters")),
 )  # fmt: skip
 
 HALF_WEIGHT = _of(
