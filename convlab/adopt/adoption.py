@@ -123,7 +123,8 @@ def adopt(
         "general": general,
         "seconds": 0.8 * time_limit,
         "values": values,
-        "told": progress is not None,
+        # A mistake of the diagnosis stands, however the run ends.
+        "told": progress is not None and not any(each.error for each in mistakes),
     }
     adoption = _judged(replace(adoption, engine=name), spec, time_limit, tell)
     if name == "cuda" and simulate and adoption.as_asked and "sim" in rooms.names("engine"):
@@ -222,7 +223,7 @@ def _reported(adoption: Adoption, reply: Mapping[str, Any]) -> Adoption:
             found |= piece
     as_asked = found.get("as asked")
     builds = found.get("builds")
-    if reply["stopped"] or "crash" in found or (reply["status"] or 0) < 0:
+    if reply["stopped"] or "ended" not in found:
         mistakes.append(_stopped(reply, found, adoption.answer))
         as_asked = as_asked if tried else None if mistakes[-1].kind in NO_VERDICT else False
     if "not judged" in found:
@@ -287,14 +288,16 @@ def _stopped(reply: Mapping[str, Any], found: Mapping[str, Any], answer: Answer)
 
     if reply["stopped"]:
         kind = "out of time" if "did not end" in reply["stopped"] else "limit"
-        return Mistake(
-            kind, 0, f"the process was stopped: {reply['stopped']}", "raise --time-limit"
-        )
+        todo = "raise --time-limit" if kind == "out of time" else "use less: a run has these limits"
+        return Mistake(kind, 0, f"the process was stopped: {reply['stopped']}", todo)
     if "crash" in found:
         lines = found["crash"].strip().splitlines()
         numbers = re.findall(rf'File ".*{re.escape(answer.path.name)}", line (\d+)', found["crash"])
         line = int(numbers[-1]) if numbers else 0
         return Mistake("python", line, f"the process ended: {lines[-1][:300]}", "correct this line")
+    if (reply["status"] or 0) >= 0:
+        text = "it ended its process before it was judged"
+        return Mistake("host crash", 0, text, "remove what ends the process, such as os._exit()")
     how = child.describe(reply["status"])
     return Mistake("host crash", 0, f"the process crashed: {how}", "look at the host code")
 

@@ -16,8 +16,11 @@ _CONFINED = """
 An answer is somebody's code. It runs in a process of its own, with limits of
 time, memory (8 GiB) and processes (64). By Landlock it may write only to a
 scratch folder and open no TCP connection; a note says so where that is missing.
-Not confined: reading files, UDP, what a kernel does on a GPU. The comparison is
-in the same process, so code that attacks the judge can deceive it."""
+Compilers run outside of it: each with at most 8 GiB and 120 s, and of an
+answer's options only -D, -U and -I.
+Not confined: reading files, UDP, sockets that are files, what a kernel does on
+a GPU; before Linux 6.12, signals to your other processes. The comparison is in
+the same process, so code that attacks the judge can deceive it."""
 
 
 class AdoptCommand(Command):
@@ -147,11 +150,17 @@ def _options(arguments: Namespace) -> dict[str, Any]:
 def _skeleton(path: Path, to: Path) -> TextResult:
     from .answer import read
     from .skeleton import skeleton
+    from .stand_in import not_a_convolution
 
     answer = read(path)
     text, marked = skeleton(answer)
     to.write_text(text)
     lines = [f"wrote {end_of(to)}: a skeleton to complete"]
+    other = not_a_convolution(answer) if "Model" in answer.classes else None
+    if other is not None:
+        lines.append(
+            f"note: a .cu file of convlab computes a 2-D convolution, and this Model is none ({other})"
+        )
     lines += [f"{answer.path.name}:{line}: marked: {what}" for line, what in marked]
     document = {"file": str(to), "marked": [{"line": n, "text": w} for n, w in marked]}
     return TextResult("\n".join(lines), document)

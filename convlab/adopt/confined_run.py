@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BuildError, ProblemError
+from ..core.errors import BuildError, LaunchError, ProblemError
 from .answer import Answer, Text
 from .extension import WITH_TORCH
 
@@ -33,6 +33,8 @@ class Built:
     seconds: float = 0.0
 
 
+# The time limit for loading an answer, in seconds.
+_LOAD_SECONDS = 60.0
 # What `run_confined` has built, by the answer's text and engine.
 _BUILT: dict[tuple[str, ...], Built] = {}
 
@@ -51,13 +53,7 @@ def run_confined(function: str, spec: Mapping[str, Any], limit: float) -> dict[s
     BuildError
         An extension does not build.
     """
-    key = (spec["answer"].whole, spec["engine"], repr(spec.get("values")))
-    built = _BUILT.setdefault(key, Built())
-    for digest, library in list(built.libraries.items()):
-        # `cache clear` removes libraries.
-        if library != WITH_TORCH and not Path(library).is_file():
-            del built.libraries[digest]
-    reply = with_builds(function, spec, limit, lambda stage: None, built)
+    reply = with_builds(function, spec, limit, lambda stage: None, _built_before(spec))
     found: dict[str, Any] = {}
     for piece in reply["pieces"]:
         found |= piece
@@ -72,6 +68,29 @@ def run_confined(function: str, spec: Mapping[str, Any], limit: float) -> dict[s
     return found
 
 
+def built_for(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Build what an answer loads, and return the libraries' paths by digest.
+
+    Raises BuildError, or LaunchError if the answer cannot be loaded.
+    """
+    found = run_confined("load", spec, _LOAD_SECONDS)
+    if "failed" in found:
+        name = spec["answer"].path.name
+        raise LaunchError(f"{name}: {found['failed']}", kind=found.get("kind", ""))
+    return dict(_built_before(spec).libraries)
+
+
+def _built_before(spec: Mapping[str, Any]) -> Built:
+    """Return what was built for an answer in this process, without libraries that are gone."""
+    key = (spec["answer"].whole, spec["engine"], repr(spec.get("values")))
+    built = _BUILT.setdefault(key, Built())
+    for digest, library in list(built.libraries.items()):
+        # `cache clear` removes libraries.
+        if library != WITH_TORCH and not Path(library).is_file():
+            del built.libraries[digest]
+    return built
+
+
 def with_builds(
     function: str,
     spec: Mapping[str, Any],
@@ -82,7 +101,8 @@ def with_builds(
     """Run a function in the confined process until it needs no further build; return its reply."""
     for _ in range(_MOST_BUILDS):
         tell("run")
-        reply = _ask(function, {**spec, "libraries": built.libraries}, limit)
+        libraries = spec.get("libraries", {}) | built.libraries
+        reply = _ask(function, {**spec, "libraries": libraries}, limit)
         needs = [piece["needs"] for piece in reply["pieces"] if "needs" in piece]
         if not needs:
             return reply

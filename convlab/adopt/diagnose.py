@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..core.arguments import hint
 from .answer import Answer, called
 from .cheats import cheats
 from .load_inline_calls import load_inline_calls
@@ -85,10 +84,7 @@ _LOADS = ("load", "cpp_extension.load", "torch.utils.cpp_extension.load")
 
 def _form(answer: Answer, reference: Answer) -> Iterator[Mistake]:
     if "ModelNew" not in answer.classes and "ModelNew" not in answer.constants:
-        near = hint("ModelNew", list(answer.classes))
-        yield Mistake(
-            "form", 1, f"there is no class ModelNew{near}", "name the class of the answer ModelNew"
-        )
+        yield _no_model_new(answer)
     try:
         names = {**reference.classes, **reference.functions}
     except (SyntaxError, ValueError):
@@ -96,10 +92,11 @@ def _form(answer: Answer, reference: Answer) -> Iterator[Mistake]:
         return
     missing = [name for name in ("Model", "get_inputs", "get_init_inputs") if name not in names]
     if missing:
+        # The file of the task is missing, which is no mistake of the answer.
         yield Mistake(
-            "form",
+            "not run",
             0,
-            f"{reference.path.name} has no {' and no '.join(missing)}",
+            f"{reference.path.name} has no {' and no '.join(missing)}, so there is nothing to compare with",
             "give the file of the task: --reference problem.py",
         )
     count = _returned(reference, "get_init_inputs")
@@ -110,6 +107,20 @@ def _form(answer: Answer, reference: Answer) -> Iterator[Mistake]:
     if count is not None:
         for owner, name in ((reference, "Model"), (answer, "ModelNew")):
             yield from _takes(owner, name, "forward", count, "get_inputs")
+
+
+def _no_model_new(answer: Answer) -> Mistake:
+    """Return the mistake of a file without ModelNew, at the line of the class that may be meant."""
+    others = [node for name, node in answer.classes.items() if name != "Model"]
+    modules = [
+        node
+        for node in others
+        if any(called(base).split(".")[-1] in ("Module", "Model") for base in node.bases)
+    ]
+    if not modules:
+        return Mistake("form", 0, "there is no class ModelNew", "write the answer as class ModelNew")
+    text = f"there is no class ModelNew; is {modules[-1].name} the answer?"
+    return Mistake("form", modules[-1].lineno, text, "name the class of the answer ModelNew")
 
 
 def _returned(answer: Answer, name: str) -> int | None:

@@ -8,6 +8,7 @@ simulator and with nvcc. Compilers report the lines of the answer's file.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import pickle
 import re
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,16 @@ from .tunables import with_values
 INCLUDE = Path(__file__).parent / "include"
 ENTRY = "sim_entry"
 _PRELUDE = "#include <torch/extension.h>\n"
+# If g++ links its runtime statically, the runtime's symbols stay in the library: mixed with those of the
+# runtime that Python has loaded, the text of a TORCH_CHECK loses its numbers, or the process crashes.
+_LIBRARIES = ("-lcudart", "-Wl,--exclude-libs,libstdc++.a")
+# The limits of each compiler process.
+_COMPILER_GIBIBYTES = 8
+_COMPILER_SECONDS = 120
+# What compilers say when they reach one.
+_STOPPED = re.compile(
+    r"[Oo]ut of memory|Cannot allocate memory|CPU time limit|Killed signal|File size limit|bad_alloc"
+)
 # In place of a library: the small torch::Tensor lacks something, and torch's headers are used.
 WITH_TORCH = "with torch's headers"
 _BIND = """
@@ -40,10 +51,10 @@ extern "C" const char* {entry}(const adopt::Word* words, const unsigned*) {{
 """
 # What a compiler says of a name that the small torch::Tensor does not have.
 _LACKING = (
+    # g++ says: 'class at::Tensor' has no member named 'sum'; nvcc: class "at::Tensor" has no member "sum".
     re.compile(
-        r"(?:class|struct) .(?:at|c10|torch)::(?P<owner>\w+)\S* has no member named .(?P<name>\w+)"
+        r"(?:class|struct) \W?(?:at|c10|torch)::(?P<owner>\w+)\S* has no member (?:named )?\W(?P<name>\w+)"
     ),
-    re.compile(r".class at::(?P<owner>Tensor).* has no member .(?P<name>\w+)"),
     re.compile(
         r".(?P<name>\w+). (?:is not a member of|in namespace) .(?P<owner>(?:torch|at|c10|pybind11)(?:::\w+)*)"
     ),
@@ -155,14 +166,17 @@ class Extension:
         """
         source = Source(self.text, self.path.stem, self.path)
         flags = [f"-I{INCLUDE}", *self.flags]
-        try:
-            if engine == "sim":
-                from ..sim import library
+        from ..core.builds.compile import limited
 
-                return library.build(source, flags, entry=ENTRY, first=_PRELUDE)
-            return _with_nvcc(source, flags)
+        try:
+            with limited(_COMPILER_GIBIBYTES, _COMPILER_SECONDS):
+                if engine == "sim":
+                    from ..sim import library
+
+                    return library.build(source, flags, entry=ENTRY, first=_PRELUDE)
+                return _with_nvcc(source, flags)
         except BuildError as error:
-            raise _lacking(error) or error from None
+            raise _over_limit(error) or _lacking(error) or error from None
 
     def machine_code(self, arch: str) -> tuple[bytes, str]:
         """Return the cubin that nvcc makes for "80" or "90a", and what ptxas reports of it.
@@ -225,7 +239,7 @@ def _with_nvcc(source: Source, flags: Sequence[str]) -> Build:
             source.text,
             flags=options,
             include=[INCLUDE, CUBLAS_DECLARATIONS, source.folder],
-            libraries=["-lcudart", *(["-lcublas"] if "cublas" in source.text else [])],
+            libraries=[*_LIBRARIES, *(["-lcublas"] if "cublas" in source.text else [])],
             library_folders=[
                 folder for folder in (cuda.home / "lib64", cuda.home / "lib") if folder.is_dir()
             ],
@@ -235,7 +249,7 @@ def _with_nvcc(source: Source, flags: Sequence[str]) -> Build:
         return compile_library(compilation, folder)
 
     return cache.build(
-        lambda: key_of(source, "adopt", [*options, toolchain.identity(cuda.nvcc)], [INCLUDE]), make
+        lambda: key_of(source, "adopt", [*options, *_LIBRARIES, toolchain.identity(cuda.nvcc)], [INCLUDE]), make
     )
 
 
@@ -252,6 +266,16 @@ def _nvcc_options(arch: str) -> list[str]:
     ]
 
 
+def _over_limit(error: BuildError) -> BuildError | None:
+    """Return the error of a compiler that was stopped by its limits; None for other errors."""
+    if not _STOPPED.search(str(error)):
+        return None
+    return BuildError(
+        f"the compiler was stopped: it needs more than {_COMPILER_GIBIBYTES} GiB of memory or "
+        f"{_COMPILER_SECONDS} s of CPU time for this text"
+    )
+
+
 def _lacking(error: BuildError) -> BuildError | None:
     """Return the error for a name that the small torch::Tensor lacks; None if there is none."""
     for file, line, text in error.places:
@@ -261,7 +285,7 @@ def _lacking(error: BuildError) -> BuildError | None:
                 continue
             name = found["name"]
             owner = found.groupdict().get("owner") or ""
-            if owner and _is_typo(name):
+            if owner and (_is_typo(name) or not _torch_has(owner, name)):
                 return None
             shown = f"{owner}::{name}" if owner else name
             what = f"convlab's small torch::Tensor has no {shown}, so it cannot run this answer"
@@ -271,6 +295,17 @@ def _lacking(error: BuildError) -> BuildError | None:
             missing.name = name
             return missing
     return None
+
+
+def _torch_has(owner: str, name: str) -> bool:
+    """Return whether torch's own class has a member; True if torch's headers cannot tell."""
+    if owner != "Tensor":
+        return True
+    found = importlib.util.find_spec("torch")
+    folders = found.submodule_search_locations if found else None
+    headers = [Path(folder) / "include" / "ATen" / "core" for folder in folders or ()]
+    texts = [file.read_text() for folder in headers for file in folder.glob("TensorB*.h")]
+    return not texts or any(re.search(rf"\b{name}\b", text) for text in texts)
 
 
 def _is_typo(name: str) -> bool:

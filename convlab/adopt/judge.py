@@ -9,22 +9,26 @@ from __future__ import annotations
 import ast
 import base64
 import inspect
+import itertools
+import pickle
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..core.errors import LaunchError
+from ..core.errors import ConvlabError, LaunchError
 from ..core.faults import fault
+from ..core.kernel import runner
+from . import here
 from .answer import Answer
 from .mistake import Mistake
 from .precision import Truth, compare
-from .session import Emit, NeedsBuild, Session, Stop, copy_weights
-from .shapes import SIZED, Case, Task, listed, variations
+from .session import Emit, NeedsBuild, Session, Stop, copy_weights, share_weights
+from .shapes import SIZED, Case, Task, listed, unusual_numbers, variations
 
 # Operations of a case, by engine: on the simulator about a second.
 _BUDGETS = {"sim": 1_500_000, "cuda": 50_000_000}
@@ -74,6 +78,7 @@ def run(emit: Emit, spec: Mapping[str, Any]) -> None:
         emit({"needs": session.missing})
     except Stop:
         pass
+    emit({"ended": True})
 
 
 def _session(emit: Emit, spec: Mapping[str, Any]) -> Session:
@@ -96,7 +101,8 @@ def convolve(emit: Emit, spec: Mapping[str, Any]) -> None:
             space = session.execute(session.answer)
             with session.running():
                 model = space["ModelNew"](**spec["arguments"])
-            _set_weights(model, w, bias)
+            with torch.no_grad():
+                share_weights(model, w, bias)
             y = session.answered(model, [x]).detach().float().contiguous()
         finally:
             emit({"findings": [vars(each) for each in session.calls.findings]})
@@ -114,24 +120,47 @@ def convolve(emit: Emit, spec: Mapping[str, Any]) -> None:
     _emit_calls(session)
 
 
-def _set_weights(model: Any, w: Tensor, bias: Tensor | None) -> None:
-    """Put a filter and a bias into a model's parameters of these shapes."""
-    with torch.no_grad():
-        for wanted in (w, bias):
-            if wanted is None:
-                continue
-            found = [each for each in model.parameters() if each.shape == wanted.shape]
-            if not found:
-                raise ValueError(f"ModelNew has no parameter of the shape {tuple(wanted.shape)}")
-            found[0].copy_(wanted)
+def load(emit: Emit, spec: Mapping[str, Any]) -> None:
+    """Execute an answer's file, and make its ModelNew if the spec has its ``arguments``."""
+    session = _session(emit, spec)
+    try:
+        space = session.execute(session.answer)
+        if "arguments" in spec:
+            with session.running():
+                space["ModelNew"](**spec["arguments"])
+    except NeedsBuild:
+        emit({"needs": session.missing})
+    except Exception as error:
+        (mistake, *_) = session.failed(error, "raised")
+        emit({"failed": f"line {mistake.line}: {mistake.text}", "kind": "refused"})
+
+
+def call(emit: Emit, spec: Mapping[str, Any]) -> None:
+    """Call a function of the core in this process, in which answers run; emit what it returns.
+
+    Parameters
+    ----------
+    emit : gets the pieces.
+    spec : as for `run`, with ``call``: the pickled function and its arguments.
+    """
+    runner.stay_in_process()
+    here.session = lambda answer: _session(emit, answer | {"libraries": spec["libraries"]})
+    function, args, kwargs = pickle.loads(spec["call"])
+    try:
+        value = function(*args, **kwargs)
+    except NeedsBuild:
+        emit({"failed": "it loads an extension only when it is called, which convlab cannot time"})
+    except ConvlabError as error:
+        emit({"failed": str(error), "kind": getattr(error, "kind", "")})
+    else:
+        emit({"value": base64.b64encode(pickle.dumps(value)).decode()})
 
 
 def _judge(session: Session, spec: Mapping[str, Any]) -> None:
     until = time.monotonic() + spec["seconds"]
     if session.engine == "cuda":
         # The reference is float32, whatever the answer switches on: see `Truth`.
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
+        _allow_tf32(False)
     space = _attempt(session, "while the file is loaded", session.execute, session.answer)
     session.emit({"clock": {"loaded": session.elapsed}})
     own = spec["reference"].path == spec["answer"].path
@@ -159,7 +188,9 @@ def _judge(session: Session, spec: Mapping[str, Any]) -> None:
         session.emit({"clock": {"timed": session.elapsed}})
     if spec["general"]:
         small = task.scaled(case, _BUDGETS[session.engine])
-        if small is not None:
+        # On the simulator the task's own case is small.
+        is_new = session.engine == "cuda" and small is not None and small != case
+        if small is not None and (not is_new or _smaller(session, task, space, small)):
             _in_general(session, task, space, small, until)
 
 
@@ -191,8 +222,14 @@ def _halved(session: Session, task: Task, case: Case) -> Case:
     return smaller
 
 
+def _allow_tf32(allowed: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
 def _time(session: Session, task: Task, space: Mapping[str, Any], case: Case) -> None:
-    """Emit the median times of the answer and of Model, in turn, with a flushed L2."""
+    """Emit the median times of the answer and of Model in its class, in turn, with a flushed L2."""
+    _allow_tf32(session.precision == "tf32")
     reference, answer = session.models(task, space, case)
     inputs = session.inputs(task, case, 3)
     flush = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
@@ -209,6 +246,7 @@ def _time(session: Session, task: Task, space: Mapping[str, Any], case: Case) ->
             torch.cuda.synchronize()
             if repetition >= _WARM:
                 samples[name].append(start.elapsed_time(end))
+    _allow_tf32(False)
     session.emit({"times": {name: sorted(ms)[len(ms) // 2] for name, ms in samples.items()}})
 
 
@@ -232,6 +270,7 @@ def _as_asked(session: Session, task: Task, space: Mapping[str, Any], case: Case
     )
     session.emit({"clock": {"first call": session.elapsed}})
     ok = _compared(session, compared, "")
+    session.precision = compared.precision
     session.emit({"precision": compared.precision, "error": compared.error})
     _emit_calls(session)
     ok &= _own_work(session, reference, answer, inputs)
@@ -376,9 +415,15 @@ def _own_work(session: Session, reference: Any, answer: Any, inputs: list[Any]) 
     line = forward.lineno
     session.emit({"launches": launches, "torch": sorted(set(work))})
     if session.engine == "sim" and not launches:
-        shown = ", ".join(dict.fromkeys(work)) or "nothing"
-        text = f"no kernel of the answer runs in forward; torch computes {shown}"
-        session.mistake(Mistake("cheat", line, text, "call your kernel in forward"))
+        shown = ", ".join(dict.fromkeys(work))
+        text = "no kernel of the answer runs in forward"
+        todo = "call your kernel in forward"
+        if shown:
+            text += f"; torch computes {shown}"
+        elif before:
+            text = "a second call with the same inputs runs no kernel: it returns an earlier result"
+            todo = "compute the result in each call"
+        session.mistake(Mistake("cheat", line, text, todo))
         return False
     if heavy and len(heavy) >= len(needed) > 0:
         text = f"torch computes {', '.join(dict.fromkeys(heavy))}, which is most of the work"
@@ -389,6 +434,17 @@ def _own_work(session: Session, reference: Any, answer: Any, inputs: list[Any]) 
     return True
 
 
+def _smaller(session: Session, task: Task, space: Mapping[str, Any], small: Case) -> bool:
+    """Emit how an answer does with smaller inputs; return whether it is correct.
+
+    If it is not, nothing can be learnt from what differs from them.
+    """
+    sizes = ", ".join("x".join(map(str, shape)) for shape in _sizes_text(task, small))
+    outcome = _outcome(session, task, space, small)
+    session.emit({"case": f"smaller inputs, {sizes}", "knobs": {"sizes": "smaller"}, **outcome})
+    return outcome["result"] == "correct"
+
+
 def _in_general(
     session: Session, task: Task, space: Mapping[str, Any], case: Case, until: float
 ) -> None:
@@ -396,7 +452,8 @@ def _in_general(
     names = _slot_names(session.reference, task, case)
     new_names = _parameters(space["ModelNew"])
     budget = _BUDGETS[session.engine]
-    for varied in variations(task, case, names, budget):
+    ordinary = variations(task, case, names, budget)
+    for varied in itertools.chain(ordinary, _unusual_numbers(session, task, case)):
         if time.monotonic() > until:
             session.emit({"out of time": True})
             return
@@ -409,6 +466,19 @@ def _in_general(
                 **_outcome(session, task, space, varied),
             }
         )
+
+
+def _unusual_numbers(session: Session, task: Task, case: Case) -> Iterator[Case]:
+    """Yield cases with unusual numbers for which Model has one finite result."""
+    text = ast.unparse(session.reference.classes["Model"])
+    for varied in unusual_numbers(case):
+        # torch does not say in which order these return equal numbers.
+        if "whole" in varied.data and re.search(r"\b(topk|sort|argsort|kthvalue|median|mode)\b", text):
+            continue
+        reference, _ = session.models(task, {"ModelNew": task.space["Model"]}, varied)
+        outputs = listed(session.apply(reference, session.inputs(task, varied, 1)))
+        if all(each.isfinite().all() for each in outputs if isinstance(each, Tensor)):
+            yield varied
 
 
 def _outcome(session: Session, task: Task, space: Mapping[str, Any], case: Case) -> dict[str, Any]:

@@ -36,6 +36,8 @@ def supports(tried: Sequence[Any]) -> str:
 def _condition(name: str, good: Sequence[Any], bad: Sequence[Any]) -> str:
     if name == "contiguous":
         return "contiguous inputs"
+    if name == "numbers":
+        return f"inputs that are not {' or '.join(bad)}"
     if all(isinstance(value, bool) for value in bad):
         return f"{name} == {not bad[0]}"
     if not all(isinstance(value, (int, float)) for value in (*good, *bad)):

@@ -217,7 +217,7 @@ def _exported(
             "load_inline",
             line,
             f"{name} is exported, but no source defines it{hint(name, sorted(defined), 3)}",
-            "write the name of the function in the sources",
+            "write a function of the sources in functions=[...], or define this one in cuda_sources",
         )
         return
     if not any(each.name == name for each in in_cpp):

@@ -55,6 +55,9 @@ def _run(server, limits: dict, payload: bytes) -> dict:
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
+    # Both processes do it, so that it is done when either goes on.
+    with contextlib.suppress(OSError):
+        os.setpgid(process, process)
     if process == 0:
         os.close(incoming)
         os.close(server.line)
@@ -64,6 +67,9 @@ def _run(server, limits: dict, payload: bytes) -> dict:
         data, stopped = _collect(incoming, process, limits, confine)
     finally:
         os.close(incoming)
+        # All at once: a fork bomb grows faster than its processes can be ended one by one.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process, signal.SIGKILL)
         status = _ended(process)
         child.end_children()
         shutil.rmtree(scratch, ignore_errors=True)
@@ -98,7 +104,7 @@ def _collect(incoming: int, process: int, limits: dict, confine) -> tuple[bytes,
                     # The parent process shows it while the judgement goes on.
                     print(piece["told"][:300], file=sys.stderr, flush=True)
             shown = len(found)
-        processes = confine.descendants(process)
+        processes = confine.descendants(process, limits["processes"])
         if time.monotonic() > until:
             return data, f"it did not end within {limits['seconds']:g} s"
         if len(processes) > limits["processes"]:
@@ -142,6 +148,8 @@ def _work(outgoing: int, scratch: Path, payload: bytes) -> None:
     status = 0
     try:
         child.die_with_parent()
+        # What the answer prints is no part of the report, or of a JSON document.
+        os.dup2(2, 1)
         os.chdir(scratch)
         os.environ |= {"TMPDIR": str(scratch), "HOME": str(scratch)}
         tempfile.tempdir = str(scratch)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils import cpp_extension
 
-from ..core.errors import LaunchError
+from ..core.errors import BuildError, LaunchError
 from ..core.faults import fault
 from ..core.machine.gpus import DEFAULT_GPU
 from .answer import Answer
@@ -76,6 +76,8 @@ class Session:
         self.device = "cpu" if engine == "sim" else "cuda"
         self.started = time.perf_counter()
         self.calls = Calls()
+        # The precision class in which the answer is correct as asked; empty before that is known.
+        self.precision = ""
         # The extension that is missing, also if the answer caught the exception.
         self.missing: dict[str, Any] | None = None
         self.seen: set[tuple[str, int, str]] = set()
@@ -100,6 +102,9 @@ class Session:
             return self.findings(error)
         line = self.line_of(error)
         text = str(error).strip().split("\n")[0][:300]
+        if isinstance(error, BuildError):
+            # Of convlab's own libraries: the answer was built before.
+            return [Mistake("not run", 0, text, "judge it again; the answer is not at fault")]
         return [
             Mistake(
                 "python",
@@ -304,6 +309,20 @@ def copy_weights(source: Any, target: Any) -> bool:
         target.load_state_dict(dict(zip(theirs, state.values(), strict=True)))
         return True
     return False
+
+
+def share_weights(model: Any, w: Tensor, bias: Tensor | None) -> None:
+    """Let a model's parameters be a filter and a bias: they share memory, as these change later.
+
+    Raises ValueError if the model has no parameter of such a shape.
+    """
+    for wanted in (w, bias):
+        if wanted is None:
+            continue
+        found = [each for each in model.parameters() if each.shape == wanted.shape]
+        if not found:
+            raise ValueError(f"ModelNew has no parameter of the shape {tuple(wanted.shape)}")
+        found[0].data = wanted
 
 
 def _copied(value: Any) -> Any:

@@ -137,6 +137,7 @@ class Case:
     init, named : the positional arguments of ``__init__``, and more by name.
     label : what differs from the task's own case, for a message.
     strided : whether the inputs are views with other strides.
+    data : what is unusual about the numbers: a key of `_DATA`; empty for the task's own numbers.
     knobs : the name and value of what was varied.
     """
 
@@ -145,6 +146,7 @@ class Case:
     named: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
     strided: bool = False
+    data: str = ""
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -168,6 +170,8 @@ class Task:
             torch.manual_seed(seed)
         with mode:
             inputs = list(self.space["get_inputs"]())
+        if case.data:
+            inputs = [_DATA[case.data](each) if _is_real(each) else each for each in inputs]
         if case.strided:
             inputs = [_strided(each) for each in inputs]
         return inputs, mode
@@ -358,6 +362,23 @@ def variations(task: Task, case: Case, names: Mapping[Slot, str], budget: float)
                 name = names.get(slot, f"size {slot[1]} of input {slot[0]}")
                 yield replace(changed, label=f"{name} = {new}", knobs={name: new})
     yield from _other_init(task, case, sizes, budget)
+
+
+def unusual_numbers(case: Case) -> Iterator[Case]:
+    """Yield cases that differ from a case in the numbers of the inputs only."""
+    for data in _DATA:
+        yield replace(case, data=data, label=f"inputs that are {data}", knobs={"numbers": data})
+
+
+# Whole numbers give equal inputs; 100 times as large, exp() of them overflows float32.
+_DATA = {
+    "small whole numbers": lambda tensor: (3 * tensor).round(),
+    "100 times as large": lambda tensor: 100 * tensor,
+}
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _sizes_to_try(size: int, budget: float) -> list[int]:

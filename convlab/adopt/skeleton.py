@@ -14,7 +14,7 @@ from .cpp_functions import Function, blanked, functions
 
 _TORCH = re.compile(
     r"\b(?:torch|at|c10|py|pybind11)::|\b(?:TORCH|AT|C10|PYBIND11)_\w+|\bTensor\b|\.(?:data_ptr|size|sizes|"
-    r"numel|options|dim|contiguous)\b"
+    r"numel|options|dim|contiguous|new_\w+|stride|view|reshape|device|scalar_type|to|item|has_value|value)\b"
 )
 _TORCH_INCLUDE = re.compile(
     r'^[ \t]*#[ \t]*include[ \t]*[<"](?:torch|ATen|c10|pybind11|cuda_runtime|cuda\.h)[^\n]*$', re.M

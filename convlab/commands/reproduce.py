@@ -42,7 +42,9 @@ def checked(
     failing = report.smallest if isinstance(report, Reports) else report
     if report.outcome != INCORRECT or failing is None:
         return report
-    words = ["check", word, "--problem", str(failing.problem)]
+    # Another value of a tunable may be what fails.
+    tunables = failing.kernel.removeprefix(kernel.name) if not kernel.defines else ""
+    words = ["check", word + tunables, "--problem", str(failing.problem)]
     # The simulator may have found it beside a GPU.
     words += ["--engine", arguments.engine if kernel.library else failing.engine]
     if setting := _setting_named(failing.setting) or arguments.setting:

@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
+# The end of an advice that a report without patterns leaves out.
+PATTERNS_SAY = "; the patterns say where to look"
+
+
 class Fault(NamedTuple):
     """A kind of fault: what it means, and what to do next."""
 
@@ -246,7 +250,7 @@ FAULTS: dict[str, Fault] = {
     "wrong result": Fault(
         "outputs are incorrect",
         "compute the first incorrect output by hand, from the index formula, on the smallest "
-        "problem that fails; the patterns say where to look",
+        f"problem that fails{PATTERNS_SAY}",
     ),
     "too imprecise": Fault(
         "rounding errors exceed the bound of the kernel's precision class, or sums of small "
@@ -262,7 +266,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "never written": Fault(
         "outputs still hold what was there before the run",
-        "compare the grid, and the bounds check of its last block, with N*K*P*Q",
+        "compare the grid, and the bounds check of its last block, with the number of outputs: N*K*P*Q of y, "
+        "N*C*H*W of dx, K*(C/groups)*R*S of dw",
     ),
     "not repeatable": Fault(
         "a second run on the same data gave different bits; or, in a kernel with `atomics: "

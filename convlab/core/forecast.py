@@ -1,45 +1,68 @@
 """Ask a room for a kernel's predicted time: the seam between `compare` and the room ``profile``.
 
 A room provides ``[forecast] time``: a function of a kernel, a problem and a GPU that returns a
-`Forecast`, or raises a ConvlabError that says why there is none. Without such a room, and where nvcc
-is missing, no time is predicted.
+`Forecast`, or raises a ConvlabError that says why there is none. Without such a room nothing is
+predicted. Where nvcc is missing, a forecast has counts of the whole problem, but no time.
 """
 
 import contextlib
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from . import rooms
 from .errors import ConvlabError, ProblemError
 from .kernel.kernel import Kernel
 from .kernel.runnable import Runnable
 from .machine import toolchain
-from .machine.gpus import Gpu
+from .machine.gpus import DEFAULT_GPU, Gpu
 from .problem.problem import Problem
 from .show.table import short
 
 # The assumed error of a prediction, as a factor, if it is not known for kernels of that kind.
 ERROR = 1.6
 TOO_CLOSE = "too close to predict"
+# What to do for the times of a problem that the simulator runs whole.
+OF_A_SMALL_PROBLEM = (
+    f'for predicted times add --gpu {DEFAULT_GPU.name} (in Python: gpu="{DEFAULT_GPU.name}")'
+)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A predicted time of one kernel on one problem.
+    """A predicted time of one kernel on one problem, and counts of its work at full size.
 
     Attributes
     ----------
-    ms : the predicted time in milliseconds.
+    ms : the predicted time in milliseconds; NaN if there is none.
     doubt : why the time may be far off, in a few words; empty for kernels like those that the model
-        was compared with.
+        was compared with. Without a time, why there is none.
     group : the units that do most of the work, such as "wgmma".
     error : the factor that 9 of 10 measured times of kernels of this group are within; None if it is
         not known.
+    counters : the simulator's counters of the whole problem, from a sample of its blocks.
+    sampled : what was simulated for them: "8 of 65,536 blocks".
     """
 
     ms: float
     doubt: str = ""
     group: str = ""
     error: float | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
+    sampled: str = ""
+
+    @property
+    def warning(self) -> str:
+        """What to know about its time, or why there is none; empty if nothing."""
+        if not self.doubt:
+            return ""
+        what = "predicted time in doubt" if self.is_timed else "no predicted time"
+        return f"{what}: {self.doubt}"
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it has a time."""
+        return not math.isnan(self.ms)
 
 
 def verdict(a: Forecast, b: Forecast) -> str:
@@ -86,8 +109,8 @@ def missing() -> str:
 
 
 def available() -> bool:
-    """Return whether times can be predicted here: by a room, and with nvcc."""
-    return not missing()
+    """Return whether a room counts the work of whole problems; with nvcc, it predicts times, too."""
+    return "time" in rooms.names("forecast")
 
 
 def require() -> None:

@@ -1,6 +1,7 @@
 """Ask the reader of a notebook for a guess, and show the count only after it: `convlab.guess`."""
 
 import html
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
@@ -22,11 +23,12 @@ _first: dict[str, "Guess"] = {}
 
 @dataclass(frozen=True)
 class Guess:
-    """One guess and the count."""
+    """One guess and the count; ``exact`` if only the same number is right."""
 
     question: str
     guess: float
     count: float
+    exact: bool = False
 
     @property
     def off(self) -> float:
@@ -37,23 +39,25 @@ class Guess:
 
     @property
     def is_near(self) -> bool:
-        return abs(self.off) <= NEAR
+        return self.off == 0 if self.exact else abs(self.off) <= NEAR
 
     @property
     def distance(self) -> str:
         """How far the guess is off, in words."""
         if self.off == 0:
             return "exact"
+        if self.exact:
+            return "another one"
         if self.count == 0:
-            return "the count is 0"
+            return f"{number(abs(self.guess))} too {'high' if self.guess > 0 else 'low'}"
         times = max(self.guess, self.count) / min(self.guess, self.count) if self.guess > 0 else 0
         if times >= 2:
-            return f"{times:.3g} times too {'high' if self.off > 0 else 'low'}"
+            return f"{number(float(f'{times:.3g}'))} times too {'high' if self.off > 0 else 'low'}"
         return f"{abs(self.off):.1%} too {'high' if self.off > 0 else 'low'}"
 
     def __str__(self) -> str:
         return (
-            f"{self.question}: your guess {number(self.guess)}, counted {number(self.count)}: "
+            f"{self.question}: your guess {number(self.guess)}, it is {number(self.count)}: "
             f"{self.distance}"
         )
 
@@ -69,15 +73,16 @@ class Asked:
     guess : the `Guess`, or None before a number was entered.
     """
 
-    def __init__(self, question: str, count: float) -> None:
+    def __init__(self, question: str, count: float, exact: bool = False) -> None:
         self.question = question
         self._count = count
+        self._exact = exact
         self.guess: Guess | None = None
 
     def answer(self, value: float) -> "Asked":
         """Take a guess; the first one of each question is kept for `guesses`."""
         value = arguments.real(value, "the guess", -float("inf"))
-        self.guess = Guess(self.question, value, self._count)
+        self.guess = Guess(self.question, value, self._count, self._exact)
         _first.setdefault(self.question, self.guess)
         return self
 
@@ -108,7 +113,11 @@ class Asked:
 
 
 def guess(
-    question: str, count: float | Callable[[], float], *, stored: float | None = None
+    question: str,
+    count: float | Callable[[], float],
+    *,
+    stored: float | None = None,
+    exact: bool = False,
 ) -> Asked:
     """Ask for a guess, and show the count only after a number was entered.
 
@@ -120,6 +129,7 @@ def guess(
     question : what is counted: "sectors of a warp's load".
     count : the count; or a function that returns it.
     stored : a guess that is already known. None: ask for it.
+    exact : True for a number that says which one, such as a lane or a parity: no other number is near.
 
     Raises
     ------
@@ -129,11 +139,12 @@ def guess(
     Examples
     --------
     >>> convlab.guess("sectors of a warp's load", 4, stored=5)
-    sectors of a warp's load: your guess 5, counted 4: 25.0% too high
+    sectors of a warp's load: your guess 5, it is 4: 25.0% too high
     """
     question = arguments.text(question, "question")
     value = _counted(count) if callable(count) else count
-    asked = Asked(question, arguments.real(value, "count", -float("inf")))
+    exact = arguments.flag(exact, "exact")
+    asked = Asked(question, arguments.real(value, "count", -float("inf")), exact)
     return asked if stored is None else asked.answer(stored)
 
 
@@ -211,6 +222,16 @@ def guesses() -> GuessSummary:
     return GuessSummary(tuple(_first.values()))
 
 
+def _entered(text: str) -> float:
+    """Return the number that a reader entered; raise ValueError if there is none, or two readings of it.
+
+    A comma separates thousands: 1,024. In other languages 1,5 is one and a half, so it is no number here.
+    """
+    if "," in text and not re.fullmatch(r"\s*[+-]?\d{1,3}(,\d{3})+(\.\d*)?\s*", text):
+        raise ValueError(text)
+    return float(text.replace(",", ""))
+
+
 def _field(asked: Asked) -> Any:
     """Return a field for the number with a button, or None where no widget works."""
     try:
@@ -228,9 +249,9 @@ def _field(asked: Asked) -> Any:
 
     def show(_: object) -> None:
         try:
-            asked.answer(float(number_field.value.replace(",", "")))
+            asked.answer(_entered(number_field.value))
         except ValueError:
-            shown.value = "Enter a number, such as 12"
+            shown.value = "Enter a number, such as 12, 1.5 or 1,024"
             return
         number_field.disabled = True
         button.disabled = True

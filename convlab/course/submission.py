@@ -10,6 +10,7 @@ choice: b
 
 import hashlib
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +55,13 @@ def read_submission(path: str | Path) -> Submission:
         The file cannot be read, or its block is missing or has an invalid entry.
     """
     location = arguments.path(path, "the file")
-    if location.is_dir():
+    # os.path answers False where pathlib raises, as for a name that is too long.
+    if os.path.isdir(location):
         name = arguments.end_of(location)
         raise ProblemError(f"{name} is a folder; give the files in it: {name}/*.cu")
     if location.suffix != ".cu":
         raise ProblemError(f"{arguments.end_of(location)} is no .cu file; name the student's file")
-    if location.is_symlink() or not location.is_file():
+    if os.path.islink(location) or not os.path.isfile(location):
         raise ProblemError(
             f"{arguments.end_of(location)} is no plain file; name the student's file"
         )

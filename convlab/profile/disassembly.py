@@ -5,8 +5,9 @@ This needs nvcc and nvdisasm, but no GPU.
 
 import functools
 import hashlib
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..core.builds import cache, nvcc
@@ -151,10 +152,17 @@ def _instructions(section: str, label: str) -> list[Instruction]:
             target=target,
             guard=(row["guard"] or "").strip(),
             file=Path(own_file).name,
-            inlined=tuple((Path(file).name, int(number)) for file, number in others),
+            inlined=_places(others),
+            # A call is listed twice: as the place of a marker, and as a marker of its own.
+            calls=tuple(place for place, _ in itertools.groupby(_places(source_lines))),
         )
         code.append(instruction)
     return code
+
+
+def _places(source_lines: Sequence[SourceLine]) -> tuple[tuple[str, int], ...]:
+    """Return source lines with the name of the file and a number."""
+    return tuple((Path(file).name, int(number)) for file, number in source_lines)
 
 
 def _rows(section: str) -> tuple[list[tuple[re.Match, list[SourceLine]]], dict[str, int]]:

@@ -185,6 +185,8 @@ def _fetched(
     most = min(most, max(loads, SECTOR_BYTES * touched_sectors / sampled * blocks))
     if most <= _LITTLE_REUSE * loads:
         return _Fetched(loads, most)
+    if not problem.computation.is_forward:
+        return _Fetched(loads, most, unknown="the order of blocks is modelled for convolutions only")
     order = infer_order([row for row in reaches if row["array"] == "y"], problem, format.y)
     if order is None:
         unknown = "its blocks compute y in an order that the model does not support"

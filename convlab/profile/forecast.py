@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from pathlib import Path
 
 from ..core.builds import cache
 from ..core.builds.cache import BuildOutput, Key
 from ..core.builds.key import key_of
 from ..core.errors import LaunchError
-from ..core.forecast import Forecast
+from ..core.forecast import Forecast, missing
 from ..core.kernel.kernel import Kernel
 from ..core.machine import toolchain
 from ..core.machine.gpus import VALIDATED, Gpu
@@ -34,27 +35,44 @@ ERRORS = Path(__file__).parent / "known_errors.json"
 
 
 def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
-    """Return the predicted time of a kernel on a problem of any size.
+    """Return the predicted time of a kernel on a problem of any size, and counts of its work.
+
+    Without nvcc or nvdisasm there are counts, and no time.
 
     Raises
     ------
     BuildError
-        nvcc does not compile the kernel, or nvdisasm is missing.
+        nvcc does not compile the kernel.
     LaunchError
-        The simulator cannot count its work, or the model does not know kernels of this kind.
+        The simulator cannot count its work.
     """
 
     def make(folder: Path) -> BuildOutput:
-        prediction = predicted(kernel, problem, gpu, counted(kernel, problem, gpu))
-        if cause := unknown(problem, prediction):
-            raise LaunchError(cause)
+        counts = counted(kernel, problem, gpu)
+        found = {
+            "counters": {name: value for name, value in counts.counters.items() if value == value},
+            "sampled": described(counts),
+        }
+        if not missing():
+            prediction = predicted(kernel, problem, gpu, counts)
+            found["unknown"] = unknown(problem, prediction)
+            if not found["unknown"]:
+                found |= {"ms": prediction.ms, "group": prediction.group}
         output = folder / "predicted.json"
-        output.write_text(json.dumps({"ms": prediction.ms, "group": prediction.group}))
+        output.write_text(json.dumps(found))
         return BuildOutput(output)
 
     saved = cache.build(lambda: _key(kernel, problem, gpu), make)
     found = json.loads(saved.library.read_text())
-    return Forecast(found["ms"], _doubt(gpu), found["group"], known_errors().get(found["group"]))
+    group = found.get("group", "")
+    return Forecast(
+        found.get("ms", math.nan),
+        _doubt(gpu) if group else found.get("unknown", ""),
+        group,
+        known_errors().get(group),
+        found["counters"],
+        found["sampled"],
+    )
 
 
 def prepare(kernel: Kernel, problem: Problem, gpu: Gpu) -> None:
@@ -62,7 +80,7 @@ def prepare(kernel: Kernel, problem: Problem, gpu: Gpu) -> None:
 
     Raises BuildError as `forecast` does.
     """
-    if not cache.has(_key(kernel, problem, gpu)):
+    if not missing() and not cache.has(_key(kernel, problem, gpu)):
         disassembly.compiled(kernel, gpu)
 
 
@@ -78,7 +96,9 @@ def predicted(
     if gpu.datasheet is None:
         raise LaunchError(f"the datasheet of {gpu.driver_name} is not known: name a GPU with gpu=")
     functions = disassembly.compiled(kernel, gpu)
-    launched = launched_functions(functions, counts.lines, counts.launches)
+    launched = launched_functions(
+        functions, counts.lines_by_call, counts.launches, counts.reached
+    )
     prediction = predict(problem, gpu, launched, counts, None, kernel.format)
     if prediction is None:
         raise LaunchError("no launched function was both compiled and counted")
@@ -90,6 +110,21 @@ def unknown(problem: Problem, prediction: Prediction) -> str:
     if problem.computation is WEIGHT_GRADIENT and prediction.group == "wgmma":
         return "the model does not know weight gradients on wgmma (convlab/profile/MODEL.md)"
     return ""
+
+
+def described(counts: Counts | Multiplied) -> str:
+    """Return which blocks were simulated, and the standard error of their traffic."""
+    sample = counts.sampling
+    if sample is None:
+        return "all blocks"
+    text = f"{sample['sampled']:,} of {sample['blocks']:,} blocks"
+    if isinstance(counts, Multiplied):
+        # The blocks of a fixed grid: each computes a part of everything.
+        return f"{text} of {counts.smaller}, multiplied"
+    sizes = {name: counts.counters[name] for name in ("global_load_bytes", "global_store_bytes")}
+    errors = [sample["errors"][name] * size for name, size in sizes.items()]
+    share = math.hypot(*errors) / (sum(sizes.values()) or 1)
+    return f"{text}, ±{100 * share:.0f}%"
 
 
 @functools.cache
@@ -106,7 +141,7 @@ def _key(kernel: Kernel, problem: Problem, gpu: Gpu) -> Key:
         str(sorted(kernel.defines.items())),
         f"{problem.variables()} {problem.computes} {kernel.workspace_limit}",
         repr(gpu),
-        toolchain.identity(toolchain.require_cuda().nvcc),
+        missing() or toolchain.identity(toolchain.require_cuda().nvcc),
         toolchain.identity(toolchain.require_host_compiler()),
         _code(),
     ]

@@ -13,7 +13,10 @@ from typing import Any
 import pandas as pd
 
 from ..core import arguments, rooms
+from ..core.correctness.examine import examine, failed
+from ..core.correctness.setting import ONCE
 from ..core.errors import ConvlabError, LaunchError, ProblemError, UnsupportedError
+from ..core.faults import INCORRECT
 from ..core.kernel import catalog
 from ..core.kernel.kernel import ENGINES, Kernel, load, resolve
 from ..core.kernel.options import Options
@@ -33,6 +36,8 @@ from .sass import Function
 from .tables import quantities, sass_table, static_table
 from .time_model import predict
 
+# An incorrect kernel is inspected too, but the result says so. One run on so few multiply-adds shows it.
+_CHECKED_MACS = 1_000_000
 _SAMPLED_COUNTERS = {
     "load sectors": "global_load_sectors",
     "store sectors": "global_store_sectors",
@@ -62,7 +67,9 @@ def inspect(
 
     Returns
     -------
-    Inspection, or Inspections of several problems: those that the kernel supports.
+    Inspection, or Inspections of several problems: those that the kernel supports. The kernel also runs
+    once on a small problem of the same kind. If it is incorrect there, the result begins with that, and
+    is false.
 
     Raises
     ------
@@ -99,15 +106,13 @@ def inspect(
 
 def _own(kernel: Runnable, problem: Any, gpu: Gpu) -> Any:
     """Return the inspection of a runnable that has a task of its own; None of any other."""
-    if isinstance(kernel, Kernel):
+    if kernel.own_task is None:
         return None
-    if problem is None:
-        return kernel.own_inspection(gpu)
-    if kernel.has_own_task:
+    if problem is not None:
         raise ProblemError(
             f"{kernel.name} is inspected on its own task: leave out the problem, or change get_inputs"
         )
-    return None
+    return kernel.own_task.inspection(gpu)
 
 
 def _kernel(kernel: Runnable | str | Path, engine: str) -> Kernel:
@@ -153,6 +158,7 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
         if scaled:
             notes.append(f"the GPU's memory is too small for the whole problem: {scaled}")
     counts, findings = _simulate(kernel, problem, notes) if simulates else (None, ())
+    incorrect = _incorrect(kernel, problem) if simulates else ""
     functions = _compile(kernel, gpu, notes)
     measured = None
     # A kernel that failed on the simulator is never run on a GPU.
@@ -163,7 +169,9 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
     launched: list[LaunchedFunction] = []
     lines = pd.DataFrame()
     if counts:
-        launched = launched_functions(functions, counts.lines, counts.launches)
+        launched = launched_functions(
+            functions, counts.lines_by_call, counts.launches, counts.reached
+        )
         lines = _lines_frame(counts)
     best_rates, are_measured = _ceilings(gpu)
     model = None
@@ -200,7 +208,28 @@ def _inspect(kernel: Kernel, problem: Problem, gpu: Gpu, engine: str) -> Inspect
         source=tuple(text.splitlines()),
         ceilings=best_rates,
         file=file,
+        incorrect=incorrect,
     )
+
+
+def _incorrect(kernel: Kernel, problem: Problem) -> str:
+    """Check a kernel once on a small problem of the same kind; return what is incorrect, or ""."""
+    if not sampling.installed():
+        return ""
+    small = problem.scaled(_CHECKED_MACS)
+    simulated = kernel.on("sim")
+    # Headers may exclude the smaller sizes.
+    if simulated.unsupported(small) is not None:
+        return ""
+    try:
+        report = examine(simulated, small, seed=0, setting=ONCE)
+    except LaunchError as error:
+        report = failed(simulated, small, error)
+    except ConvlabError:
+        return ""
+    if report.outcome != INCORRECT:
+        return ""
+    return f"INCORRECT on {small}; check it before you make it faster"
 
 
 def _simulate(

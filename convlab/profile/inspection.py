@@ -70,6 +70,7 @@ class Inspection(Result):
     source : the lines of the kernel's file.
     ceilings : the bandwidth and rates that the roofline uses.
     file : the name of the kernel's own file; a header may define some of its functions.
+    incorrect : that the kernel is incorrect on a small problem, and how to check it; else empty.
     """
 
     kernel: str
@@ -86,6 +87,7 @@ class Inspection(Result):
     source: tuple[str, ...]
     ceilings: Ceilings
     file: str
+    incorrect: str = ""
 
     @property
     def peaks(self) -> tuple[float, dict[str, float]]:
@@ -98,7 +100,11 @@ class Inspection(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether it ran, on the simulator or on a GPU."""
+        """Whether it ran, on the simulator or on a GPU, and is not incorrect on a small problem."""
+        return self._ran and not self.incorrect
+
+    @property
+    def _ran(self) -> bool:
         return bool(self.frame[["simulated", "measured"]].notna().any(axis=None))
 
     @property
@@ -118,17 +124,20 @@ class Inspection(Result):
 
     @property
     def sentence(self) -> str:
-        """What limits the kernel on this problem and GPU."""
-        return f"{self.kernel} on {self.problem.label}, {self.gpu.name}: {self.verdict}"
+        """What limits the kernel on this problem and GPU; first that it is incorrect, if it is."""
+        limit = f"{self.kernel} on {self.problem.label}: {self.verdict}"
+        return f"{self.kernel}: {self.incorrect}; {limit}" if self.incorrect else limit
 
     @property
     def verdict(self) -> str:
-        """What limits the kernel, in a sentence, by the time model."""
+        """Its time, and what limits the kernel by the time model, in a sentence."""
         model = self.predicted
         if model is None:
-            return f"{'no verdict' if self.ok else 'it did not run'}: see the notes"
-        measured = f", measured: {short(self.ms)} ms" if self.ms else ""
-        return f"the model's verdict: {model.verdict}; it predicts {short(model.ms)} ms{measured}"
+            return f"{'no verdict' if self._ran else 'it did not run'}: see the notes"
+        time = f"predicted {short(model.ms)} ms on {self.gpu.name}"
+        if self.ms:
+            time = f"{short(self.ms)} ms measured on {self.gpu.name}, {short(model.ms)} ms predicted"
+        return f"{time}, {model.verdict}"
 
     @property
     def row(self) -> dict[str, Any]:
@@ -344,7 +353,9 @@ class Inspections(Several):
         limits = Counter(result.row["limited by"] for result in self)
         text = ", ".join(f"{limit} on {count}" for limit, count in limits.most_common())
         gpu = self.results[0].gpu.name
-        return f"{self.kernel} on {len(self)} problems, a model of {gpu}: {text}"
+        limit = f"{self.kernel} on {len(self)} problems, a model of {gpu}: {text}"
+        incorrect = next((result.incorrect for result in self if result.incorrect), "")
+        return f"{self.kernel}: {incorrect}; {limit}" if incorrect else limit
 
     @property
     def notes(self) -> Sequence[str]:

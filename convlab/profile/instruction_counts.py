@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from .launched_functions import Rows
-from .sass import INSTRUCTION_BYTES, Function, Instruction, Loop
+from .sass import INSTRUCTION_BYTES, Chain, Function, Instruction, Loop
 
 # A basic block, or the part of one that is in a loop and in no loop inside it.
 Block = list[Instruction]
@@ -57,10 +57,9 @@ class _ControlFlow:
         self.line_counts = executed.get(function.file, {})
         self.division_routine = _division_routine(function)
         self.parent = {loop: function.loop_of(loop) for loop in function.loops}
-        self.children = {
-            loop: [child for child, parent in self.parent.items() if parent == loop]
-            for loop in function.by_loop
-        }
+        self.children: dict[Loop | None, list[Loop]] = {loop: [] for loop in function.by_loop}
+        for child, parent in self.parent.items():
+            self.children[parent].append(child)
         # The number of blocks with an instruction of each line.
         self.copies: Counter[tuple[str, int]] = Counter()
         for loop in function.by_loop:
@@ -90,11 +89,18 @@ class _ControlFlow:
         if not self.children[loop]:
             # Some lines are executed by few threads only, or twice. So the count is a median, in
             # which each line has as many votes as accesses in the loop.
-            votes = []
+            # Of a line's inlined copies, one may be in each branch of the loop: the most frequent counts.
+            by_line: dict[Chain, tuple[float, int]] = {}
             for copies, bits in self.moved:
                 iterations = self._unrolled_iterations(loop, copies, bits)
                 if iterations is not None:
-                    votes += [iterations] * sum(_is_in(i, loop) for i in copies)
+                    place = copies[0].calls[:1]
+                    before, accesses = by_line.get(place, (0.0, 0))
+                    accesses += sum(_is_in(i, loop) for i in copies)
+                    by_line[place] = (max(before, iterations), accesses)
+            votes = []
+            for iterations, accesses in by_line.values():
+                votes += [iterations] * accesses
             if votes:
                 return sorted(votes)[(len(votes) - 1) // 2]
         # The loop's step and test are its last instructions. Instructions that nvcc moved to its
@@ -142,8 +148,12 @@ class _ControlFlow:
         loops = {i: self.function.loop_of(i) for i in copies}
         inner = [i for i in copies if loops[i] is not None and not self.children[loops[i]]]
         rest = [i for i in copies if i not in inner]
+        most = math.inf
+        if not rest and self._has_other_copies(copies):
+            most = bits / _width(inner)
         for instruction in inner:
-            self.access_counts[instruction.address] = self.loop_counts[loops[instruction]]
+            count = self.loop_counts[loops[instruction]]
+            self.access_counts[instruction.address] = min(count, most)
         if not inner or not rest:
             self._distribute_evenly(rest, bits)
             return
@@ -153,6 +163,18 @@ class _ControlFlow:
             count = min(self.loop_counts[loops[instruction]], remaining / instruction.width)
             self.access_counts[instruction.address] = count
             remaining = max(0.0, remaining - count * instruction.width)
+
+    def _has_other_copies(self, copies: list[Instruction]) -> bool:
+        """Return whether the source line of some accesses was inlined elsewhere in their loops, too.
+
+        Then branches may choose one of these places in each iteration.
+        """
+        loops = {self.function.loop_of(i) for i in copies}
+        for others, _ in self.moved:
+            if others is not copies and others[0].calls[:1] == copies[0].calls[:1]:
+                if loops & {self.function.loop_of(i) for i in others}:
+                    return True
+        return False
 
     def _distribute_evenly(self, copies: list[Instruction], bits: float) -> None:
         """Set how often some accesses run: equally often, but none more often than its loop."""
@@ -232,7 +254,7 @@ class _ControlFlow:
 
     def _blocks(self, loop: Loop | None) -> list[Block]:
         """Return the basic blocks of a loop, without the loops inside it."""
-        targets = {i.target for i in self.function.instructions if i.target is not None}
+        targets = self.function.targets
         blocks: list[Block] = []
         previous = None
         for instruction in self.function.by_loop[loop]:

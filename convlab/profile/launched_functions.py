@@ -6,14 +6,15 @@ launches and the lines of each launched `Function`.
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.machine.device import Gpu
+from .inlined_calls import never_run
 from .occupancy import Occupancy, occupancy
-from .sass import Function, Instruction, demangled
+from .sass import Chain, Function, Instruction, demangled
 
 # Rows of a table: counts by source line (`Counts.lines`), or launches (`Counts.launches`).
 Rows = Sequence[Mapping[str, Any]]
@@ -48,18 +49,25 @@ class LaunchedFunction:
 
 
 def launched_functions(
-    functions: Sequence[Function], lines: Rows, launches: Rows
+    functions: Sequence[Function],
+    lines: Rows,
+    launches: Rows,
+    reached: Collection[Chain] = (),
 ) -> list[LaunchedFunction]:
-    """Return each function that was launched, with all of its launches and its counted lines."""
+    """Return each function that was launched, with all of its launches and its counted lines.
+
+    `lines` are `Counts.lines_by_call`, `launches` and `reached` those of `Counts`. Inlined calls that never run are left out.
+    """
     launches_of: dict[str, tuple[Function, list]] = {}
     find = functools.cache(lambda name: find_function(functions, name, lines))
     for launch in launches:
         if function := find(launch["kernel"]):
             launches_of.setdefault(function.symbol, (function, []))[1].append(launch)
-    return [
-        LaunchedFunction(function, own_launches, _lines_of(function, lines))
-        for function, own_launches in launches_of.values()
-    ]
+    launched = []
+    for function, own_launches in launches_of.values():
+        ran = function.without(never_run(function, reached))
+        launched.append(LaunchedFunction(ran, own_launches, _lines_of(ran, lines)))
+    return launched
 
 
 def find_function(functions: Sequence[Function], name: str, lines: Rows = ()) -> Function | None:

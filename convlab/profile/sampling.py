@@ -8,7 +8,7 @@ counts: the addresses of a convolution do not depend on its data.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -49,7 +49,11 @@ class Counts(Protocol):
     lines : for each source line, space and kind: file, line, space, kind, array, requests, units
         (sectors of global memory, wavefronts of shared memory), ideal_units, lanes, bytes, partial
         (sectors of which a block stored only a part).
+    lines_by_call : the same, with a row for each inlined copy of a line, and ``calls``: a tuple of (file,
+        line), of the line and of the inlined calls around it, the innermost first.
     executed : by file, how often threads executed each line.
+    reached : the lines at which executed basic blocks begin, each a tuple of (file, line) with those of
+        the inlined calls around it, the innermost first.
     reaches : for each sampled block and array: launch, block, array, low, high (the range of bytes
         that the block accessed), sectors.
     accesses : for each request of a recorded warp: launch, file, line, space, kind, array, element,
@@ -62,7 +66,9 @@ class Counts(Protocol):
     counters: Mapping[str, float]
     launches: Sequence[Mapping[str, Any]]
     lines: Sequence[Mapping[str, Any]]
+    lines_by_call: Sequence[Mapping[str, Any]]
     executed: Mapping[str, Mapping[int, int]]
+    reached: Collection[tuple[tuple[str, int], ...]]
     reaches: Sequence[Mapping[str, Any]]
     accesses: Sequence[Mapping[str, Any]]
     complete: bool
@@ -87,11 +93,13 @@ class Multiplied:
     counters: Mapping[str, float]
     launches: Sequence[Mapping[str, Any]]
     lines: Sequence[Mapping[str, Any]]
+    lines_by_call: Sequence[Mapping[str, Any]]
     executed: Mapping[str, Mapping[int, float]]
     sampling: Mapping[str, Any] | None
     findings: Sequence[Any]
     flops: float | None
     smaller: Problem
+    reached: Collection[tuple[tuple[str, int], ...]] = ()
     reaches: Sequence[Mapping[str, Any]] = ()
     accesses: Sequence[Mapping[str, Any]] = ()
     complete: bool = True
@@ -101,27 +109,37 @@ class Multiplied:
         cls, counts: Counts, launches: Sequence[Mapping[str, Any]], smaller: Problem, times: float
     ) -> Multiplied:
         """Return counts of a smaller problem `times` over."""
-        packs = any(row["kind"] == "store" and row["array"] in _PREPARED for row in counts.lines)
-        lines = []
-        for row in counts.lines:
-            is_packing = row["kind"] == "store" and row["array"] in _PREPARED
-            is_packing = is_packing or (packs and row["array"] == "w")
-            factor = 1.0 if is_packing else times
-            numbers = {name: factor * row[name] for name in _NUMBERS}
-            lines.append({**row, **numbers})
+        # A weight gradient's "w" is dy, which every pixel reads.
+        packs = smaller.computation is not WEIGHT_GRADIENT
+        packs = packs and any(_is_packing(row) for row in counts.lines)
+
+        def multiplied(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+            result = []
+            for row in rows:
+                once = packs and (_is_packing(row) or row["array"] == "w")
+                factor = 1.0 if once else times
+                result.append({**row, **{name: factor * row[name] for name in _NUMBERS}})
+            return result
+
+        counters = {name: times * value for name, value in counts.counters.items()}
+        lines = multiplied(counts.lines)
+        if packs:
+            counters |= _counters_of(lines)
         executed = {
             file: {line: times * number for line, number in by_line.items()}
             for file, by_line in counts.executed.items()
         }
         return cls(
-            counters={name: times * value for name, value in counts.counters.items()},
+            counters=counters,
             launches=launches,
             lines=lines,
+            lines_by_call=multiplied(counts.lines_by_call),
             executed=executed,
             sampling=counts.sampling,
             findings=counts.findings,
             flops=None if counts.flops is None else times * counts.flops,
             smaller=smaller,
+            reached=counts.reached,
         )
 
     @classmethod
@@ -145,13 +163,18 @@ class Multiplied:
             return 0.0 if value < 0 else value
 
         def place(row: Mapping[str, Any]) -> tuple:
-            return tuple(row[name] for name in ("file", "line", "space", "kind", "array"))
+            return tuple(row.get(name) for name in ("file", "line", "space", "kind", "calls"))
 
-        later = {place(row): row for row in more.lines}
-        lines = []
-        for row in counts.lines:
-            second = later.get(place(row), row)
-            lines.append({**row, **{n: grown(row[n], second[n]) for n in _NUMBERS}})
+        def extended(
+            rows: Sequence[Mapping[str, Any]], later_rows: Sequence[Mapping[str, Any]]
+        ) -> list[Mapping[str, Any]]:
+            later = {place(row): row for row in later_rows}
+            result = []
+            for row in rows:
+                second = later.get(place(row), row)
+                result.append({**row, **{n: grown(row[n], second[n]) for n in _NUMBERS}})
+            return result
+
         executed = {}
         for file, by_line in counts.executed.items():
             after = more.executed.get(file, {})
@@ -159,16 +182,35 @@ class Multiplied:
         return cls(
             counters={n: grown(value, more.counters[n]) for n, value in counts.counters.items()},
             launches=launches,
-            lines=lines,
+            lines=extended(counts.lines, more.lines),
+            lines_by_call=extended(counts.lines_by_call, more.lines_by_call),
             executed=executed,
             sampling=counts.sampling,
             findings=counts.findings,
             flops=None if counts.flops is None else grown(counts.flops, more.flops or 0.0),
             smaller=smaller,
+            reached=set(counts.reached) | set(more.reached),
         )
 
 
 _NUMBERS = ("requests", "units", "ideal_units", "lanes", "bytes", "partial")
+
+
+def _is_packing(row: Mapping[str, Any]) -> bool:
+    """Return whether a row of `Counts.lines` fills an array before the convolution."""
+    return row["kind"] == "store" and row["array"] in _PREPARED
+
+
+def _counters_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the counters of global memory that rows of `Counts.lines` add up to."""
+    counters: dict[str, float] = {}
+    for kind in ("load", "store"):
+        rows = [row for row in lines if row["space"] == "global" and row["kind"] == kind]
+        sectors = sum(row["units"] for row in rows)
+        counters[f"global_{kind}_requests"] = sum(row["requests"] for row in rows)
+        counters[f"global_{kind}_sectors"] = sectors
+        counters[f"global_{kind}_bytes"] = 32 * sectors
+    return counters
 
 
 def count(
@@ -232,9 +274,9 @@ def _count_smaller(
         times = math.prod(problem.output_shape) / math.prod(smaller.output_shape)
     if problem.computation is not WEIGHT_GRADIENT:
         return Multiplied.of(counts, launches, smaller, times)
-    # A block adds its sums to dw once, however many pixels it has summed. A second count, of a problem
-    # twice as large, says what grows with the pixels.
-    larger = _with_images(problem, 2 * images)
+    # A block adds its sums to dw once, however many pixels it has summed. A second count, of a
+    # larger problem, says what grows with the pixels.
+    larger = _with_images(problem, max(2 * images, (smaller.P + 1) / problem.P))
     if larger.macs == smaller.macs:
         return Multiplied.of(counts, launches, smaller, times)
     more = simulate(kernel, larger, sample=2, gpu=few)

@@ -13,8 +13,8 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +68,8 @@ _MULTIPLY_ADDS = ("FFMA", "HMMA", "HGMMA")
 _NEAREST_LINES = 3
 # The lines of a header's function, which has one branch for nvcc and one for the simulator.
 _NEAREST_IN_FUNCTION = 12
+# A source line, and the lines of the inlined calls around it, the innermost first: (file, line).
+Chain = tuple[tuple[str, int], ...]
 # The bytes of an instruction, on all supported compute capabilities.
 INSTRUCTION_BYTES = 16
 
@@ -85,6 +87,7 @@ class Instruction:
     file : the name of the file of `line`, without its folder.
     inlined : the file's name and the line of each inlined function of another file that it belongs
         to, the innermost first.
+    calls : its file and line, then those of the inlined calls around it, of its own file, too.
     """
 
     address: int
@@ -95,11 +98,18 @@ class Instruction:
     guard: str = ""
     file: str = ""
     inlined: tuple[tuple[str, int], ...] = ()
+    calls: Chain = ()
 
     def line_in(self, file: str, near: int) -> int | None:
         """Return its line in another file, the nearest one to `near`; None if it has none there."""
         lines = [line for name, line in self.inlined if name == file]
         return min(lines, key=lambda line: abs(line - near), default=None)
+
+    def calls_around(self, file: str, near: int) -> Chain:
+        """Return the inlined calls around its line in a file, the nearest one to `near`."""
+        numbers = [n for n, (name, _) in enumerate(self.calls) if name == file]
+        at = min(numbers, key=lambda n: abs(self.calls[n][1] - near), default=len(self.calls))
+        return self.calls[at + 1 :]
 
     @functools.cached_property
     def kind(self) -> str:
@@ -212,6 +222,23 @@ class Function:
                 return instruction.file
         return ""
 
+    def without(self, addresses: Collection[int]) -> Function:
+        """Return the function without the basic blocks that mostly have these addresses."""
+        if not addresses:
+            return self
+        kept = []
+        for _, block in itertools.groupby(self.instructions, self._block_of):
+            instructions = list(block)
+            # nvcc may move single instructions into a block of another place.
+            if 2 * sum(i.address in addresses for i in instructions) <= len(instructions):
+                kept += instructions
+        return replace(self, instructions=kept)
+
+    def _block_of(self, instruction: Instruction) -> int:
+        """Return the first address of the basic block of an instruction."""
+        starts = self._block_starts
+        return starts[bisect.bisect_right(starts, instruction.address) - 1]
+
     @property
     def bytes(self) -> int:
         """The bytes of its machine code."""
@@ -249,7 +276,8 @@ class Function:
         reached = {first}
         todo = [first]
         while todo:
-            for successor in self._successors[todo.pop()]:
+            # Blocks that were left out (`without`) have no successors.
+            for successor in self._successors.get(todo.pop(), ()):
                 if successor != target and successor not in reached:
                     if successor == goal:
                         return False
@@ -260,7 +288,7 @@ class Function:
     @functools.cached_property
     def _block_starts(self) -> list[int]:
         """The addresses at which its basic blocks begin."""
-        starts = {i.target for i in self.instructions if i.target is not None}
+        starts = set(self.targets)
         starts |= {i.address + INSTRUCTION_BYTES for i in self.instructions if i.leaves}
         starts.add(self.instructions[0].address)
         return sorted(starts & {i.address for i in self.instructions})
@@ -269,10 +297,9 @@ class Function:
     def _successors(self) -> dict[int, list[int]]:
         """The basic blocks that may run after each one, by their first addresses."""
         following: dict[int, list[int]] = {}
-        starts = self._block_starts
+        starts = set(self._block_starts)
         for instruction, after in itertools.zip_longest(self.instructions, self.instructions[1:]):
-            block = starts[bisect.bisect_right(starts, instruction.address) - 1]
-            ways = following.setdefault(block, [])
+            ways = following.setdefault(self._block_of(instruction), [])
             if instruction.target is not None:
                 ways.append(instruction.target)
             ends = after is None or after.address in starts
@@ -290,9 +317,25 @@ class Function:
 
     def loop_of(self, part: Instruction | Loop) -> Loop | None:
         """Return the innermost loop around an instruction or another loop."""
-        place = part if isinstance(part, Loop) else Loop(part.address, part.address)
-        around = [loop for loop in self.loops if loop.contains(place)]
+        if isinstance(part, Instruction):
+            return self._innermost.get(part.address)
+        around = [loop for loop in self.loops if loop.contains(part)]
         return min(around, key=lambda loop: loop.end - loop.start, default=None)
+
+    @functools.cached_property
+    def _innermost(self) -> dict[int, Loop]:
+        """The innermost loop around each address of an instruction."""
+        innermost = {}
+        # Of two loops of one length, the first counts.
+        for loop in sorted(reversed(self.loops), key=lambda loop: loop.start - loop.end):
+            for address in range(loop.start, loop.end + 1, INSTRUCTION_BYTES):
+                innermost[address] = loop
+        return innermost
+
+    @functools.cached_property
+    def targets(self) -> set[int]:
+        """The addresses that branches lead to."""
+        return {i.target for i in self.instructions if i.target is not None}
 
     def body(self, loop: Loop | None) -> list[Instruction]:
         """Return the instructions of a loop; of the whole function for None."""
@@ -318,6 +361,13 @@ class Function:
         A line of another file is one of a header's function that was inlined. The simulator may run
         other lines of this function than nvcc compiles. Then the width says which copies are meant.
         """
+        copies = self._on_the_line(row)
+        calls = row.get("calls", ())
+        around = [i for i in copies if agree(calls[1:], i.calls_around(*calls[0]))] if calls else []
+        return around or copies
+
+    def _on_the_line(self, row: Mapping[str, Any]) -> list[Instruction]:
+        """Return the loads or stores of a counted source line, whatever calls are around it."""
         access = (row["space"], row["kind"])
         own = self.shares_file(row)
         line_of = {}
@@ -351,6 +401,11 @@ class Function:
     def mix(self, loop: Loop | None = None) -> dict[str, int]:
         """Return how many instructions of each kind a loop, or the function, has."""
         return in_order(Counter(instruction.kind for instruction in self.body(loop)))
+
+
+def agree(calls: Chain, others: Chain) -> bool:
+    """Return whether two chains may be the same call. One may end early, where nothing was inlined."""
+    return all(a == b for a, b in zip(calls, others, strict=False))
 
 
 def in_order(counts: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -48,8 +49,12 @@ OVERLAP = 2.5
 # The exponent p of functions whose warps have roles and meet at mbarriers, fitted to the rungs on wgmma.
 PIPELINE_OVERLAP = 1.8
 
+# A store that a condition guards may run less often than its line, but not by this factor.
+_CLEARLY_MORE = 4
 # With this many blocks per SM or more, an SM runs the average number, not a whole number.
 _MANY_BLOCKS = 20
+# The verdict names no function if one takes more than this share of the time.
+_ALMOST_ALL = 0.95
 # The verdict also names the second busiest resource, if it takes more than this share of the time.
 _WORTH_NAMING = 0.2
 
@@ -173,17 +178,19 @@ class Prediction:
 
     @property
     def verdict(self) -> str:
-        """What limits the kernel, in a sentence."""
+        """What limits the kernel, in part of a sentence."""
         slowest = self.slowest
         (first, first_seconds), *others = slowest.longest
-        limits = f"{WORDS[first]} ({first_seconds / slowest.seconds:.0%} of its time)"
+        limits = f"limited by {WORDS[first]} ({first_seconds / slowest.seconds:.0%} of its time)"
         if others:
             second, second_seconds = others[0]
             share = second_seconds / slowest.seconds
             if share > _WORTH_NAMING:
                 limits += f", then {WORDS[second]} ({share:.0%})"
         share = 1e3 * slowest.seconds / self.ms
-        return f"{slowest.name}, {share:.0%} of the predicted time, is limited by {limits}"
+        if share > _ALMOST_ALL:
+            return limits
+        return f"{share:.0%} of them in {slowest.name}, which is {limits}"
 
 
 def predict(
@@ -320,7 +327,8 @@ def _part(
     function = launched.function
     lines = launched.lines
     warps = launched.blocks * launched.warps
-    counts = instruction_counts(function, lines, counted.executed, warps)
+    executed = _executions(launched, counted.executed)
+    counts = instruction_counts(function, lines, executed, warps)
     work = WarpWork.of(function, counts, lines, gpu, load_cycles, warps)
     # An SM runs a whole number of blocks. With many blocks, the average is accurate enough.
     per_sm = launched.blocks / gpu.sms
@@ -366,6 +374,31 @@ def _part(
         tensor_flops,
         any(i.opcode.startswith("SYNCS") for i in function.instructions),
     )
+
+
+def _executions(
+    launched: LaunchedFunction, executed: Mapping[str, Mapping[int, float]]
+) -> Mapping[str, Mapping[int, float]]:
+    """Return how often threads executed each line, in a function.
+
+    A function that only fills arrays before the convolution does so once, however large the problem is.
+    If the counts of a smaller problem were multiplied (`Multiplied`), its accesses were not. Then its
+    executions are divided by how much they exceed its stores.
+    """
+    stores = [row for row in launched.lines if (row["space"], row["kind"]) == ("global", "store")]
+    if not all(row["array"] in ("workspace", "plan") for row in stores):
+        return executed
+    excess = math.inf
+    for row in stores:
+        times = executed.get(Path(row["file"]).name, {}).get(row["line"])
+        if times and row["lanes"]:
+            excess = min(excess, times / row["lanes"])
+    if not _CLEARLY_MORE < excess < math.inf:
+        return executed
+    return {
+        file: {line: number / excess for line, number in by_line.items()}
+        for file, by_line in executed.items()
+    }
 
 
 def _unevenness(gpu: Gpu, launched: LaunchedFunction, counted: Counts) -> float:

@@ -250,7 +250,9 @@ def _start_runtime(request: dict, report: int) -> ctypes.CDLL:
     runtime.sim_schedule(request["schedule"])
     if request.get("serial"):
         runtime.sim_serial()
-    if not request.get("counts", True) and not request.get("watch"):
+    # Without counts, only schedule 0 knows how many accesses a block has made.
+    limited = request.get("sample") or request.get("watch") and request["schedule"]
+    if not request.get("counts", True) and not limited:
         runtime.sim_uncounted()
     runtime.sim_time_limit(c_double(request["time_limit"]), c_double(request["stall_limit"]))
     runtime.sim_watch(c_uint64(request.get("watch", 0)))

@@ -185,8 +185,9 @@ def simulate(
           incomplete. Without `trace`, only a part of the blocks of a large launch runs, and y is
           incomplete. If blocks may depend on the others, the run ends, and ``Trace.needs_all`` is
           true.
-        - counts: False looks for errors only, and counts nothing, which is faster. It has no effect
-          with `watch`, which needs the counts of the first block.
+        - counts: False looks for errors only, and counts nothing, which is faster. With `watch` and
+          schedule 0, a block with very many accesses is then watched only up to a barrier. It has
+          no effect with `sample`.
         - workspace_shift: bytes from the start of a page to the workspace and the plan.
         - sample: (blocks, seed) runs only this many blocks of each launch, chosen at random. Counts
           are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and the

@@ -9,8 +9,8 @@ from ..core.finding import Place
 from ..core.machine import toolchain
 from .library import INCLUDE
 
-# addr2line's results by library and offset in it; None if there is no line of the source.
-_lines: dict[tuple[str, int], Place | None] = {}
+# addr2line's results by library and offset in it: the source lines, the innermost call first.
+_chains: dict[tuple[str, int], tuple[Place, ...]] = {}
 
 
 def source_lines(library: Path, base: int, addresses: Sequence[int]) -> dict[int, Place | None]:
@@ -19,15 +19,26 @@ def source_lines(library: Path, base: int, addresses: Sequence[int]) -> dict[int
     An inlined function of the simulator's or C++'s headers has the line that called it. The value is
     None if no line is known. Without addr2line, all values are None.
     """
+    chains = call_chains(library, base, addresses)
+    return {address: chain[0] if chain else None for address, chain in chains.items()}
+
+
+def call_chains(
+    library: Path, base: int, addresses: Sequence[int]
+) -> dict[int, tuple[Place, ...]]:
+    """Return the source line of each return address, and the lines of the inlined calls around it.
+
+    The innermost line is first. Lines of the simulator's and C++'s headers are left out.
+    """
     offsets = {address: address - base for address in addresses if address > base}
-    new = sorted({offset for offset in offsets.values() if (str(library), offset) not in _lines})
+    new = sorted({offset for offset in offsets.values() if (str(library), offset) not in _chains})
     if new:
         _look_up(library, new)
-    return {address: _lines.get((str(library), offset)) for address, offset in offsets.items()}
+    return {a: _chains.get((str(library), offset), ()) for a, offset in offsets.items()}
 
 
 def _look_up(library: Path, offsets: Sequence[int]) -> None:
-    """Find the lines of some offsets with addr2line, and store them in `_lines`."""
+    """Find the lines of some offsets with addr2line, and store them in `_chains`."""
     tool = toolchain.find("addr2line")
     if tool is None:
         return
@@ -38,9 +49,9 @@ def _look_up(library: Path, offsets: Sequence[int]) -> None:
     for line in answer.stdout.splitlines():
         if line.startswith("0x"):
             key = (str(library), int(line, 16) + 1)
-            _lines[key] = None
-        elif _lines[key] is None:
-            _lines[key] = _place(line, library)
+            _chains[key] = ()
+        elif place := _place(line, library):
+            _chains[key] += (place,)
 
 
 def _place(line: str, library: Path) -> Place | None:

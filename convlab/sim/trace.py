@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ..core.finding import Finding, Place
 from .arrays import Array
 from .findings import parse_finding, read_findings
 from .operations import count_operations
-from .source_lines import source_lines
+from .source_lines import call_chains, source_lines
 
 COUNTERS = (
     "global_load_requests",
@@ -40,6 +40,8 @@ _MORE_COUNTERS = (
     "tensor_flops",
 )
 _NAMES = (*COUNTERS, *_MORE_COUNTERS)
+# A source line, and the lines of the inlined calls around it, the innermost first.
+Chain = tuple[Place, ...]
 _OF_A_LINE = ("requests", "units", "ideal_units", "lanes", "bytes", "partial")
 
 
@@ -172,16 +174,32 @@ class Trace:
     @cached_property
     def lines(self) -> list[dict[str, object]]:
         """Return the memory traffic by source line, space and kind; see `SimLaunch.lines`."""
+        rows = self._traffic(lambda chain: chain[:1])
+        return [{name: row[name] for name in row if name != "calls"} for row in rows]
+
+    @cached_property
+    def lines_by_call(self) -> list[dict[str, object]]:
+        """Return `lines` with a row for each inlined copy of a line.
+
+        ``calls`` is a tuple of the line and the lines of the inlined calls around it, as in `reached`.
+        """
+        return self._traffic(lambda chain: chain)
+
+    def _traffic(self, part_of: Callable[[Chain], Chain]) -> list[dict[str, object]]:
+        """Return the memory traffic, with a row for each part of a call chain, space and kind."""
         sites = [row.split("\t") for row in self._rows["site"]]
-        places = self._places([address for address, *_ in sites])
+        addresses = [int(address, 16) for address, *_ in sites]
+        chains = call_chains(self._library, self._base, addresses)
         rows: dict[tuple, dict[str, object]] = {}
-        for address, space, kind, array, *numbers in sites:
+        for address, (_, space, kind, array, *numbers) in zip(addresses, sites, strict=True):
             requests, units, ideal_units, lanes, partial, lane_bytes = map(int, numbers)
-            file, line = places[address]
-            key = (file, line, space, kind)
+            chain = part_of(chains.get(address) or (("", 0),))
+            key = (*chain[0], space, kind, chain)
             if key not in rows:
+                file, line = chain[0]
                 rows[key] = {"file": file, "line": line, "space": space, "kind": kind}
-                rows[key] |= {"array": array} | dict.fromkeys(_OF_A_LINE, 0)
+                rows[key] |= {"array": array, "calls": _by_name(chain)}
+                rows[key] |= dict.fromkeys(_OF_A_LINE, 0)
             row = rows[key]
             if row["array"] != array:
                 row["array"] = "several"
@@ -298,6 +316,21 @@ class Trace:
             lines = lines_by_file[Path(file).name]
             lines[line] = max(lines.get(line, 0), counts[address])
         return lines_by_file
+
+    @cached_property
+    def reached(self) -> set[Chain]:
+        """Return the lines at which executed basic blocks begin, each with the inlined calls around it.
+
+        Each is a tuple of file names and lines, the innermost first.
+        """
+        addresses = [self._base + 4 * step + 1 for step, _ in self._steps]
+        chains = call_chains(self._library, self._base, addresses).values()
+        return {_by_name(chain) for chain in chains if chain}
+
+
+def _by_name(chain: Chain) -> Chain:
+    """Return a chain of calls with the names of the files, without their folders."""
+    return tuple((Path(file).name, line) for file, line in chain)
 
 
 def _launch(grid: str, block: str, static: str, dynamic: str, name: str) -> dict[str, object]:

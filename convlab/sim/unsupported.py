@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..core.builds.borrowed_macros import instead_of
 from ..core.errors import BuildError, NotSimulated
 from ..core.machine import toolchain
 
@@ -35,7 +36,7 @@ _CUDA_NAME = re.compile(
 )
 # Their headers are not part of the toolkit's smallest wheel, so that a name cannot be looked up.
 _OF_LIBRARY = re.compile(
-    r"cu(?:blas|rand|dnn|sparse|solver|fft|tlass|b\b|te)|thrust|nv|wmma|CU[A-Z]"
+    r"cu(?:blas|rand|dnn|sparse|solver|fft|tlass|b\b|te)|thrust|nv|wmma|CU(?!DA)[A-Z]"
 )
 _SHOWN = 3
 
@@ -93,8 +94,10 @@ def _is_lacking(name: str, headers: Sequence[Path]) -> bool:
     """Return whether CUDA declares a name that no header of the simulator has.
 
     If one of them has it, the kernel only lacks an #include. Without a toolkit, the spelling of a name
-    decides whether it is CUDA's.
+    decides whether it is CUDA's; but a macro like CUDA_CHECK is the author's own.
     """
+    if instead_of(name) is not None:
+        return False
     word = re.compile(rb"\b" + name.encode() + rb"\b")
     if _is_in_headers(word, headers):
         return False

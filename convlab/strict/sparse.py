@@ -50,6 +50,12 @@ _LARGE = (
     ("N1 C8 H3 W3 K64000000 R3 S3", "N1 C64 H1 W2 K80000000 R1 S1"),
     ("N2 C256 H648 W648 K640 R3 S3 p1", "N2 C512 H648 W648 K640 R1 S1"),
 )
+# Just over 2^24 outputs, whose number no float holds: 2^24 + 2^13 + 1. A number of blocks that is computed as a
+# float is too small. Does the last block store the last output? If not, the kernel runs as a whole, without
+# hooks.
+_NO_FLOAT = (("N1 C1 H4097 W4097 K1 R1 S1", "N1 C1 H4097 W4097 K1 R3 S3 p1"),)
+_WHOLE_OUTPUTS = 1 << 25
+_WHOLE_SECONDS = 60.0
 # The same for a data gradient: many images; a dx and a dy of over 2^32 elements, by a large plane, by many
 # channels of dx, of dy, and by many groups; and a filter of over 2^31 elements.
 _LARGE_DATA = (
@@ -150,7 +156,7 @@ def sparse_problems(kernel: Runnable) -> list[Problem]:
             if not kernel.unsupported(problem):
                 problems.append(problem)
                 break
-    for specs in _LARGE:
+    for specs in (*_LARGE, *_NO_FLOAT):
         fitting = (named_problem(spec) for spec in specs)
         problems += [problem for problem in fitting if not kernel.unsupported(problem)][:1]
     return problems
@@ -240,10 +246,17 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
         raise
     bound = reference.tolerance(kernel.precision, problem.terms)
     fields = {"bound": bound, "outputs": math.prod(problem.output_shape)}
-    if len(trace.launches) > 1 or trace.workspace:
-        # The blocks of a launch read what blocks of the launch before wrote, and few of those ran.
+    added = any(
+        row["kind"] == "atomic" and row["array"] in (names["y"], "several") for row in trace.lines
+    )
+    if len(trace.launches) > 1 or trace.workspace or added:
+        # The blocks of a launch read what blocks of the launch before wrote, and few of those ran. Or
+        # an output is a sum of what several blocks add.
         fields["unwatched"] = "only the bounds of a sample of blocks were watched"
         return reported(kernel, problem, setting, [], error=0.0, worst=0.0, limit=1.0, **fields)
+    small = problem.computation.is_forward and math.prod(problem.output_shape) < _WHOLE_OUTPUTS
+    if small and not _reaches_end(trace, names["y"], y):
+        return _examine_whole(setting, kernel, problem, arena, seed)
     where = torch.cat(
         [_positions(part, y) for part in _accessed(trace, names["y"], y)] or [_NOWHERE]
     )
@@ -270,6 +283,32 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     fields["error"] = float(errors.norm() / expected.norm())
     fields["compared"] = f"{len(where):,} outputs of {_BLOCKS} blocks compared with float64"
     return reported(kernel, problem, setting, findings, **fields)
+
+
+def _reaches_end(trace: Any, array: str, y: Tensor) -> bool:
+    """Return whether a block of the sample, which has the last one, accessed the end of y."""
+    end = y.numel() * y.itemsize
+    return any(row["array"] == array and int(row["high"]) >= end for row in trace.reaches)
+
+
+def _examine_whole(
+    setting: Setting, kernel: Runnable, problem: Problem, arena: Any, seed: int
+) -> Report:
+    """Return the report of a run of all blocks without hooks; all outputs are compared."""
+    from ..sim.launch import simulated
+
+    x, w, y = (arena.tensors[name] for name in ("x", "w", "y"))
+    x.normal_(generator=torch.Generator().manual_seed(seed))
+    y.fill_(math.nan)
+    try:
+        simulated(kernel.untraced(), problem, arena, time_limit=_WHOLE_SECONDS, gpu=_WIDE)
+    except LaunchError as error:
+        if error.kind in ("endless loop", "out of time", "too little workspace"):
+            error.kind = ""
+        raise
+    bound = reference.tolerance(kernel.precision, problem.terms)
+    compared = OutputComparison(Reference(problem, (x, w, None), seed), y, bound, poisoned=True)
+    return compared_once(kernel, problem, setting, compared)
 
 
 def _run_in_pieces(run: Callable[..., Any], kernel: Runnable) -> Any:

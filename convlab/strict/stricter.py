@@ -25,6 +25,7 @@ from .settings import (
 from .smallest_failure import shrink
 from .source_conditions import source_problems
 from .sparse import SPARSE, sparse_problems
+from .tunable_choices import tunable_trials
 
 # Every third generated problem has a ReLU, if the kernel fuses one.
 _RELU_STEP = 3
@@ -76,7 +77,9 @@ class Strict:
         return without_repeated(self.kernel, problems) if self.kernel.counts else list(problems)
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
-        """Yield trials with little workspace, in each setting, and on an x of over 2^31 elements."""
+        """Yield trials with little workspace, in each setting, on other GPUs, with other values of
+        tunables, and on an x of over 2^31 elements.
+        """
         hosts = []
         if self.kernel.source:
             hosts = host_problems(self.kernel, [report.problem for report in reports])
@@ -88,6 +91,7 @@ class Strict:
                 yield list(product([host], settings_for(self.kernel, host)))
         if self.kernel.counts and self.kernel.source:
             yield list(trials_on_other_gpus(self.kernel))
+            yield list(tunable_trials(self.kernel))
         yield list(product(sparse_problems(self.kernel), [SPARSE]))
 
     def shrink(self, problem: Problem, fails: Callable[[Problem], bool]) -> Problem:

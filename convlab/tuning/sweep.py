@@ -12,6 +12,7 @@ import pandas as pd
 from ..core import arguments, forecast
 from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
+from ..core.forecast import Forecast
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
 from ..core.kernel.provenance import made_of
 from ..core.kernel.runnable import Runnable
@@ -22,7 +23,8 @@ from ..core.machine.device import Gpu, describe, find_gpu
 from ..core.machine.progress import bar as progress_bar
 from ..core.problem.named import members
 from ..core.problem.problem import Problem
-from ..core.timing.compare import compare
+from ..core.timing.compare import compare, counted_cost
+from ..core.timing.comparison import SAMPLED
 from ..core.timing.sides import build_all, reason
 from .sweep_result import Sweep
 
@@ -59,8 +61,9 @@ def sweep(
     point is dropped, with the reason, if it does not build, does not support the problem, fails or
     is incorrect.
 
-    Without a GPU, and with nvcc, the time of each valid point is predicted for a problem that is too
-    large for the simulator, and points are ordered by it. Otherwise they are ordered by traffic.
+    Without a GPU, a problem that is too large for the simulator is checked on a smaller one. Costs are
+    those of the whole problem: traffic is counted on a sample of its blocks, and with nvcc the time of
+    each valid point is predicted. Points are ordered by time, or without times by traffic.
 
     >>> result = convlab.sweep("03_smem_tile", {"TILE": [8, 16], "K_TILE": [16, 32]}, ["wide"])
     >>> result.plot()
@@ -150,9 +153,15 @@ def sweep(
         predicted = None
         if predicts and (scaled or gpu is not None):
             predicted = (whole, predicts_for)
-            notes.append(f"predicted for {predicts_for.name} at full size: {whole.label}")
+            if not forecast.missing():
+                notes.append(f"predicted for {predicts_for.name} at full size: {whole.label}")
+            if scaled:
+                notes.append(f"{SAMPLED}: {whole.label}")
+        elif predicts:
+            notes.append(forecast.OF_A_SMALL_PROBLEM)
         for point, tuned, built in zip(points, kernels, builds, strict=True):
-            row = {"problem": problem.label, **point, "kernel": tuned.name}
+            label = (whole if predicted else problem).label
+            row = {"problem": label, **point, "kernel": tuned.name}
             rows.append(row)
             if built.error is None:
                 tasks.append((row, (tuned, problem, seed, limit_seconds, predicted)))
@@ -162,8 +171,8 @@ def sweep(
     measured = _measure(tasks, executor)
     for row, cells in progress_bar(measured, "measuring", len(tasks), **quiet):
         row.update(cells)
-    if kernel.counts and not predicts:
-        notes.append(forecast.missing())
+    if kernel.counts and (cause := forecast.missing()):
+        notes.append(cause)
     here = describe(kernel.device)
     notes.append(f"on {here}" if here else "on the simulator: no GPU time is measured")
     kind = COUNTED if kernel.counts else MEASURED
@@ -175,7 +184,7 @@ def sweep(
         _dropped(rows, list(grid)),
         tuple(notes),
         kind,
-        problems=tuple(problem for problem, _ in fitted),
+        problems=tuple(wholes if predicts else (problem for problem, _ in fitted)),
         samples=_samples(rows),
         made=made_of(built_kernels),
     )
@@ -201,7 +210,7 @@ def _of_own_task(
     for point, tuned in each:
         row = {"problem": OWN_TASK, **point, "kernel": tuned.name, "note": ""}
         try:
-            kind, value = tuned.own_cost()
+            kind, value = tuned.own_task.cost()
             row |= {"correct": True, kind.column: value}
         except ConvlabError as error:
             row |= {"correct": False, "note": f"failed: {reason(error, tuned.name)}"}
@@ -240,7 +249,8 @@ def measure_point(
 ) -> dict[str, Any]:
     """Return the cells of one point. An executor runs this function.
 
-    `predicted` is the problem at full size and the GPU that a time is predicted for, or None.
+    `predicted` is the problem at full size and the GPU that a time is predicted for, or None. With it,
+    costs are of that problem.
     """
     options = {
         "scale": None,
@@ -250,7 +260,7 @@ def measure_point(
         "progress": False,
     }
     try:
-        if kernel.counts:
+        if kernel.counts or kernel.own_runner is not None:
             comparison = compare(kernel, problem, **options)
         else:
             time_limit = _CHECK_SECONDS + 3 * limit_seconds
@@ -260,13 +270,21 @@ def measure_point(
     cells = comparison.frame.to_dict("records")[0]
     if predicted is not None and cells["correct"]:
         time = forecast.forecast(kernel, *predicted)
+        doubt = ""
         if isinstance(time, str):
-            cells |= {"predicted_ms": math.nan, "note": f"no predicted time: {time}"}
+            doubt = f"no costs at full size: {time}"
+            time = Forecast(math.nan)
         else:
-            cells |= {"predicted_ms": time.ms, "predicted_within": time.error or forecast.ERROR}
-            if time.doubt:
-                doubt = f"predicted time in doubt: {time.doubt}"
-                cells["note"] = "; ".join(filter(None, (cells["note"], doubt)))
+            doubt = time.warning
+        cells["note"] = "; ".join(filter(None, (cells["note"], doubt)))
+        if not forecast.missing():
+            cells["predicted_ms"] = time.ms
+        if time.is_timed:
+            cells["predicted_within"] = time.error or forecast.ERROR
+        if predicted[0] != problem:
+            floor = kernel.format.min_bytes(predicted[0]) / 1e6
+            cost = counted_cost(time.counters, floor, cells["host_seconds"])
+            cells |= cost.cells | {"sampled": time.sampled}
     return cells | {_SAMPLES: list(comparison.samples["ms"]) if len(comparison.samples) else []}
 
 

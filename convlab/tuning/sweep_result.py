@@ -1,6 +1,6 @@
 """The result of a sweep: the valid points, best first, and the dropped ones, with the reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,19 @@ from ..core.cost import COUNTED, CostKind, saved_cost
 from ..core.problem.problem import Problem
 from ..core.show import charts
 from ..core.show.plot import Chart
-from ..core.show.table import Table
+from ..core.show.table import Table, short
 from ..core.timing.comparison import COSTS, Costly
 
+# The costs that a first look needs; ``verbose`` adds the others.
+_FIRST_COSTS = (
+    "predicted_ms",
+    "predicted_within",
+    "time_ms",
+    "spread_pct",
+    "traffic_mb",
+    "x_floor",
+    "shared_wavefronts",
+)
 # The longest reason that is shown for a dropped point.
 _LONGEST = 160
 
@@ -90,19 +100,35 @@ class Sweep(Costly):
         text = f"{self.kernel}: {len(self.frame)} of {points} points valid"
         if len(self.best) == 1:
             ((problem, kernel),) = self.best.items()
-            how = ""
-            if "predicted_ms" in self.frame:
-                how = ", by predicted time"
-            elif self.kind is COUNTED and self.frame[self.cost].notna().any():
-                how = ", by traffic, which is not a time"
-            text += f"; best on {problem}{how}: {kernel}"
+            text += f"; best on {problem}: {kernel}{self._cost_of_best}"
         return text
 
     @property
+    def _cost_of_best(self) -> str:
+        """What the first point costs, and by what it is the best; empty if that is not known."""
+        first = self.frame.iloc[0]
+        if "predicted_ms" in first and not pd.isna(first["predicted_ms"]):
+            return f", predicted {short(first['predicted_ms'])} ms"
+        if pd.isna(first[self.cost]):
+            return ""
+        if self.kind is COUNTED:
+            return f", {short(first[self.cost])} MB of traffic, which is not a time"
+        return f", {short(first[self.cost])} ms"
+
+    @property
     def tables(self) -> Sequence[Table]:
+        """A row for each valid point, with the columns for a first look."""
+        return (self._table(_FIRST_COSTS),)
+
+    @property
+    def all_tables(self) -> Sequence[Table]:
+        return (self._table(COSTS),)
+
+    def _table(self, costs: Iterable[str]) -> Table:
+        """Return a table of the problems, the tunables and some of the costs."""
         columns = {name: name for name in ("problem", *self.tunables)}
-        columns |= COSTS | {"samples": "samples"}
-        return (Table(self.frame.dropna(axis=1, how="all"), columns),)
+        columns |= {name: COSTS[name] for name in costs} | {"samples": "samples"}
+        return Table(self.frame.dropna(axis=1, how="all"), columns)
 
     @property
     def details(self) -> Sequence[str]:

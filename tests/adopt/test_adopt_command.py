@@ -101,7 +101,7 @@ def test_a_refusal_is_a_limit_and_an_incorrect_case_is_a_mistake():
         ]
         pieces = [{"builds": True}, *cases, {"as asked": True}]
         answer = read(ANSWERS / "right_relu.py")
-        reply = {"pieces": pieces, "stopped": "", "status": 0}
+        reply = {"pieces": [*pieces, {"ended": True}], "stopped": "", "status": 0}
         return adoption._reported(adoption.Adoption(answer), reply)
 
     limited = reported("correct", "refused")
@@ -118,9 +118,32 @@ def test_an_answer_says_which_problems_it_supports():
     assert "no ReLU" in conv.unsupported(problem("wide relu"))
     assert conv.arguments(problem("wide"))["in_channels"] == problem("wide").C
     depthwise = stand_in.load(ANSWERS / "right_depthwise_pybind.py", "sim")
-    assert "not a 2-D convolution" in depthwise.unsupported(problem("wide"))
-    with pytest.raises(UnsupportedError, match="not a 2-D convolution"):
+    assert "depthwise" in depthwise.unsupported(problem("wide"))
+    assert depthwise.unsupported(problem("N=1,C=4,H=8,W=8,K=4,R=3,S=3,groups=4")) is None
+    with pytest.raises(UnsupportedError, match="not one 2-D convolution"):
         resolve(ANSWERS / "right_relu.py", "sim").accept(problem("wide"))
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (("return self.conv2d(x)", "return torch.relu(self.conv2d(x))"), "more than one call"),
+        (("return self.conv2d(x)", "return self.conv2d(x) + 1"), "more than one call"),
+        (("padding=padding", "padding=1"), "its padding is always 1"),
+        (("bias=bias", ""), "it always has a bias"),
+        (("groups: int", "scale: float = 1.0, groups: int"), "it has the parameter scale"),
+    ],
+    ids=["relu", "sum", "padding", "bias", "scale"],
+)
+def test_a_model_that_does_more_than_a_convolution_is_no_kernel_of_one(tmp_path, change, text):
+    code = (ANSWERS / "right_conv.py").read_text()
+    assert change[0] in code
+    path = tmp_path / "other.py"
+    # Only Model changes, which is the first class.
+    model, rest = code.split("class ModelNew", 1)
+    path.write_text(model.replace(*change) + "class ModelNew" + rest)
+    assert text in resolve(path, "sim").unsupported(problem("wide"))
 
 
 # ---- with a build and a run --------------------------------------------------------------------

@@ -505,7 +505,7 @@ def test_on_a_gpu_times_are_compared(monkeypatch):
     monkeypatch.setattr(
         ab_timing, "measure_pair", lambda *task: asked.append(task) or timed().modes
     )
-    monkeypatch.setattr(abing, "runner", lambda: SimpleNamespace(accepts=lambda *sides: False))
+    monkeypatch.setattr(abing, "runner", lambda *kernels: SimpleNamespace(accepts=lambda *sides: False))
     a = Fake(name="01_a")
     b = Fake(name="02_b")
     result = convlab.ab(a, b, PLAIN, seed=3, threshold=0.02, limit_seconds=7.0)

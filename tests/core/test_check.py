@@ -282,6 +282,15 @@ def test_errors_are_in_the_report():
     assert f"worst output: error {wrong.worst:.2g}, limit {wrong.limit:.2g}" in str(wrong)
 
 
+def test_only_a_report_with_patterns_tells_to_look_at_them():
+    wrong = check(Fake(spoilt(one_element)), PLAIN)
+    plain = dataclasses.replace(wrong, patterns=())
+    explained = dataclasses.replace(wrong, patterns=("a column is left out",))
+    assert "try: compute the first incorrect output by hand" in str(plain)
+    assert "the patterns say where" not in str(plain)
+    assert "the patterns say where to look" in " ".join(str(explained).split())
+
+
 def test_a_fault_in_the_second_run_is_reported_before_the_wrong_result():
     """A race is the cause, and the incorrect outputs are its consequence."""
 
@@ -569,7 +578,7 @@ def test_kernel_on_a_gpu_runs_in_the_worker(monkeypatch):
         return function(*pickle.loads(pickle.dumps(arguments)))
 
     stand_in = SimpleNamespace(call=call, accepts=lambda *arguments: crosses)
-    monkeypatch.setattr(checking, "runner", lambda: stand_in)
+    monkeypatch.setattr(checking, "runner", lambda *kernels: stand_in)
     kernel = Fake()
     crosses = True
     kernel.engine = "cuda"

@@ -16,7 +16,7 @@ from convlab.course.grading import linear, reached_by
 from convlab.course.guess import Asked
 from convlab.course.lab import FOLDER, Milestone, Par, find_lab, names
 from convlab.course.pars import _with_value
-from convlab.course.submission import parse
+from convlab.course.submission import parse, read_submission
 from convlab.course.vet import vet_source
 from tests.submissions import KEY, LAB
 
@@ -252,6 +252,12 @@ def test_a_file_that_is_no_receipt_is_refused(tmp_path, text):
         verify(path)
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 5000 + ".cu"], ids=["plain", "cu"])
+def test_a_name_that_is_too_long_is_refused(name):
+    with pytest.raises(ProblemError, match="is no"):
+        read_submission(name)
+
+
 # ---- guesses
 
 
@@ -267,14 +273,36 @@ def no_guesses(monkeypatch):
         (5, 4, "25.0% too high"),
         (1, 4, "4 times too low"),
         (12, 4, "3 times too high"),
+        (7.77, 4169760, "537,000 times too low"),
         (0, 0, "exact"),
-        (3, 0, "the count is 0"),
+        (3, 0, "3 too high"),
+        (-3, 0, "3 too low"),
         (0, 3, "100.0% too low"),
     ],
 )
 def test_a_guess_says_how_far_it_is_off(no_guesses, stored, count, said):
     asked = convlab.guess("sectors", count, stored=stored)
     assert str(asked).endswith(said)
+
+
+def test_of_a_name_no_other_number_is_near(no_guesses):
+    """Lane 13 is not lane 14, although 13 is within 10% of 14."""
+    wrong, right = (convlab.guess("lane", 14, stored=each, exact=True) for each in (13, 14))
+    assert str(wrong).endswith("your guess 13, it is 14: another one") and not wrong.guess.is_near
+    assert str(right).endswith("exact") and right.guess.is_near
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("12", 12), (" 1.5 ", 1.5), ("1,024", 1024), ("-1,024,000.5", -1024000.5)]
+)
+def test_a_reader_s_number_is_read(text, value):
+    assert guess_module._entered(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "many", "1,5", "12,34", "1/3"])
+def test_a_reader_s_text_that_is_no_clear_number_is_refused(text):
+    with pytest.raises(ValueError):
+        guess_module._entered(text)
 
 
 def test_the_count_is_shown_only_after_a_guess(no_guesses):

@@ -68,6 +68,8 @@ def from_the_shell(path: Path) -> float:
         ) as it:
             shown = next((line for line in it.stdout if "as asked" in line), "")
             seconds = time.perf_counter() - started
+            # Other shapes and the simulator would follow.
+            it.terminate()
             it.communicate()
     if not shown:
         raise RuntimeError(f"the command showed no verdict for {path.name}")

@@ -78,6 +78,8 @@ TABLES = {
 }
 # The times of rungs for gradients, on an H100.
 GRADIENTS = Path(__file__).with_name("gradients_h100.json")
+# Measured when the model's structure was final: the gradients of ResNet-50's and of depthwise layers.
+GRADIENTS_LATER = Path(__file__).with_name("gradients_later_h100.json")
 RUNG_GRID = [
     (sustained / 100, overlap, pipeline)
     for sustained in range(72, 95, 2)
@@ -87,6 +89,7 @@ RUNG_GRID = [
 # These rungs and later ones compute tiles of 32 channels or more of one group. On a depthwise problem the
 # simulator takes minutes to count them, so their later rows on such problems are left out.
 TILES_OF_A_GROUP = "08"
+DEPTHWISE = "22"
 # The goal for a sweep: the predicted winner's time within this factor of the fastest point's.
 CLOSE = 1.1
 # What is wanted of rows kept apart: within this factor, and the order of pairs that differ by more.
@@ -277,14 +280,28 @@ def measured_rows() -> list[dict]:
         for label, row in of_class.items():
             for kernel, ms in row["rungs"].items():
                 add("gradients", "H100", kernel, label.partition(",")[0], ms)
+    for of_set in json.loads(GRADIENTS_LATER.read_text())["rows"].values():
+        for of_class in of_set.values():
+            for row in of_class.values():
+                spec = row["spec"].rpartition(" ")[0]
+                for kernel, ms in row["rungs"].items():
+                    if _is_counted(kernel, spec):
+                        add("gradients, later", "H100", kernel, spec, ms)
     later = json.loads(LATER.read_text())
     for kind in ("times", "sweeps"):
         for row in later[kind]:
-            if convlab.problem(row["problem"]).groups > 1 and row["kernel"] >= TILES_OF_A_GROUP:
-                continue
-            add(f"{LATER.name}, {kind}", "H200", row["kernel"], row["problem"], row["measured_ms"])
+            if _is_counted(row["kernel"], row["problem"]):
+                source = f"{LATER.name}, {kind}"
+                add(source, "H200", row["kernel"], row["problem"], row["measured_ms"])
     unique = {(row["source"], row["kernel"], row["problem"]): row for row in rows}
     return list(unique.values())
+
+
+def _is_counted(kernel: str, spec: str) -> bool:
+    """Return whether the simulator counts a rung on a problem within a minute."""
+    if convlab.problem(spec).groups == 1:
+        return True
+    return kernel < TILES_OF_A_GROUP or kernel.startswith(DEPTHWISE)
 
 
 def rung_points(
@@ -349,6 +366,8 @@ class SavedCounts:
     reaches: list
     sampling: dict | None
     flops: float | None
+    lines_by_call: list
+    reached: set
     accesses: tuple = ()
     findings: tuple = ()
     complete: bool = True
@@ -369,6 +388,8 @@ def _save_counts(
             list(of.reaches),
             of.sampling,
             of.flops,
+            list(of.lines_by_call),
+            set(of.reached),
         )
         saved.write_bytes(pickle.dumps(vars(counts)))
     except ConvlabError as error:
@@ -387,7 +408,8 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
     now = RUNG_GRID.index((SUSTAINED, OVERLAP, PIPELINE_OVERLAP))
     is_later = np.array([row.source.startswith(LATER.name) for row in rows])
     is_gradient = np.array([row.source == "gradients" for row in rows])
-    earlier = ~is_later & ~is_gradient
+    is_later_gradient = np.array([row.source == "gradients, later" for row in rows])
+    earlier = ~is_later & ~is_gradient & ~is_later_gradient
     fitted = _best(errors[:, earlier])
     families = np.array([row.family for row in rows])
     apart = np.zeros(len(rows))
@@ -409,6 +431,16 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
         _line("measured later", "as in time_model.py", rows, errors[now], is_later),
         _line("measured later", "fitted to the earlier rows", rows, errors[fitted], is_later),
         _line("gradients, on an H100", "as in time_model.py", rows, errors[now], is_gradient),
+        _line(
+            "gradients, measured later", "as in time_model.py", rows, errors[now], is_later_gradient
+        ),
+        _line(
+            "gradients, measured later",
+            "fitted to the earlier rows",
+            rows,
+            errors[fitted],
+            is_later_gradient,
+        ),
     ]
     groups = _known_errors([row.group for row in rows], apart)
     lines += [
@@ -469,7 +501,9 @@ def rung_table(points: pd.DataFrame, page: Path | None = None) -> str:
     lines += ["", _far_apart(rows, errors[now], groups), "", *_winners(rows, errors[now])]
     if page:
         ERRORS.write_text(json.dumps(groups, indent=1) + "\n")
-        write_between(page, "predicted", _all_rows(rows, errors[now], apart, is_later))
+        write_between(
+            page, "predicted", _all_rows(rows, errors[now], apart, is_later | is_later_gradient)
+        )
     lines += ["", f"All rows: [{ALL_ROWS.name}]({ALL_ROWS.name}). By "]
     lines[-1] += (
         "`python -m tests.instruments.calibrate_model --only rungs --write convlab/profile`."

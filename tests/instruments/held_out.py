@@ -3,6 +3,8 @@
     python -m tests.instruments.held_out FOLDER --results RESULTS [--minutes N] [--write PAGE]
 
 FOLDER has ``.cu`` files and an INDEX.csv: for each file its name, whether it is correct or incorrect, and a class.
+Or it has folders ``wrong`` and ``right``, and each file's first line is ``// expect: wrong: CLASS``. Then copies
+without this line, with names that say nothing, and their index are written to RESULTS/kernels first.
 Each file is checked in a process of its own, without a GPU, in an order that a seed determines. The index is read only
 afterwards. RESULTS gets a JSON file for each kernel; one that has it, for the same text, is not checked again. So the
 work can be done in parts. The kernels stay outside of the repository.
@@ -41,6 +43,26 @@ OUTCOMES = {
 def digest(path: Path) -> str:
     """Return what identifies the text of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def stripped(folder: Path, to: Path) -> Path:
+    """Write copies of the files in ``wrong`` and ``right`` without their first lines, with an index."""
+    to.mkdir(parents=True, exist_ok=True)
+    paths = sorted([*folder.glob("wrong/*.cu"), *folder.glob("right/*.cu")])
+    random.Random(SEED).shuffle(paths)
+    rows = [("file", "truth", "class", "original")]
+    for number, path in enumerate(paths):
+        first, _, rest = path.read_text().partition("\n")
+        what = first.partition("expect:")[2].partition(":")[2].strip()
+        if not what:
+            raise SystemExit(f"{path} does not begin with a line // expect: wrong: CLASS")
+        name = f"h{number:03}.cu"
+        (to / name).write_text(rest)
+        truth = "incorrect" if path.parent.name == "wrong" else "correct"
+        rows.append((name, truth, what, f"{path.parent.name}/{path.name}"))
+    with (to / "INDEX.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return to
 
 
 def checked(path: Path) -> dict[str, Any]:
@@ -115,8 +137,11 @@ def main() -> None:
     if given.write:
         # A page without markers fails now, not after the work.
         pages.between(given.write, "held-out")
-    check_all(given.folder, given.results, given.minutes)
-    text = table(given.folder, given.results)
+    folder = given.folder
+    if (folder / "wrong").is_dir():
+        folder = stripped(folder, given.results / "kernels")
+    check_all(folder, given.results, given.minutes)
+    text = table(folder, given.results)
     print(text)
     if given.write:
         pages.write_between(given.write, "held-out", text)

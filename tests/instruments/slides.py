@@ -4,7 +4,8 @@
 
 Each section begins a slide, with the text under its heading. Each figure or table is a slide below it,
 without its code. Other text becomes the speaker's notes (key S); other code and the exercises are left out.
-The page is one HTML file. It loads reveal.js from the network, unless --reveal names a folder with it.
+The page is one HTML file. It loads reveal.js from the network, unless --reveal names a folder with it:
+unpack `npm pack reveal.js@4` next to the page, and give --reveal package. Formulas need the network (MathJax).
 
 Needs nbconvert, which comes with JupyterLab. The exit status is 2 for invalid arguments.
 """
@@ -22,6 +23,19 @@ from tests.instruments.stored_outputs import APART
 _SHOWN = ("image/png", "text/html")
 # Sections that are not for a lecture.
 _LEFT_OUT = ("## Exercise", "## What this was run on")
+# nbconvert's template loads reveal.js by require.js, from the network: offline there would be no slide.
+_TEMPLATE = """
+{%- extends 'index.html.j2' -%}
+{%- block html_head_js -%}{%- endblock -%}
+{%- block footer_js -%}
+<script src="{{ reveal_url_prefix }}/dist/reveal.js"></script>
+<script src="{{ reveal_url_prefix }}/plugin/notes/notes.js"></script>
+<script>
+Reveal.initialize({history: true, plugins: [RevealNotes], width: 960, height: 700});
+Reveal.on("slidechanged", () => window.MathJax?.Hub?.Rerender(Reveal.getCurrentSlide()));
+</script>
+{%- endblock -%}
+"""
 
 
 def prepared(notebook: NotebookNode) -> NotebookNode:
@@ -51,6 +65,7 @@ def slides(notebook: NotebookNode, reveal: str | None = None) -> str:
 
     options = {} if reveal is None else {"reveal_url_prefix": reveal}
     exporter = SlidesExporter(exclude_input=True, exclude_output_prompt=True, **options)
+    exporter.raw_template = _TEMPLATE
     return exporter.from_notebook_node(prepared(notebook))[0]
 
 

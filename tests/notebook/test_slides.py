@@ -1,5 +1,7 @@
 """Slides of a notebook: what is on a slide, what is left out."""
 
+import re
+
 import pytest
 
 from tests.instruments.run_notebooks import read
@@ -26,6 +28,15 @@ def test_the_page_has_the_figures_but_no_code() -> None:
     page = slides(read("03_smem_tile"))
     assert "Reveal.initialize" in page and "data:image/png" in page
     assert "convlab.access_map" not in page
+
+
+def test_a_folder_with_reveal_is_all_that_slides_need() -> None:
+    pytest.importorskip("nbconvert")
+    page = slides(read("00_start"), "package")
+    scripts = re.findall(r'<script[^>]*src="([^"]+)"', page)
+    local = ["package/dist/reveal.js", "package/plugin/notes/notes.js"]
+    assert [path for path in scripts if "mathjax" not in path.lower()] == local
+    assert "require(" not in page.rpartition("plugin/notes/notes.js")[2]
 
 
 def test_an_unknown_notebook_is_refused_with_the_names(tmp_path, capsys) -> None:

@@ -436,7 +436,7 @@ def test_inspect_renders_in_a_notebook_as_json_and_as_a_figure(found, tmp_path) 
 
 @needs_tools
 def test_the_verdict_names_the_limit_and_the_model(found) -> None:
-    assert found.verdict.startswith("the model's verdict: conv2d_smem_tile, 100%")
+    assert re.match(r"predicted [\d.]+ ms on H200, limited by the ", found.verdict)
     assert found.verdict in " ".join(html.unescape(found._repr_html_()).split())
     assert sum(found.issued.values()) == pytest.approx(1, abs=0.1)
     costly = found.costly(3)
@@ -808,3 +808,16 @@ def test_on_a_gpu_the_dram_traffic_is_as_predicted_or_not_predicted() -> None:
         predicted = convlab.inspect(rung.on("sim"), spec, engine="sim").predicted.dram.bytes
         details = (rung.name, predicted, frame.to_dict())
         assert predicted is None or 1 / 1.5 < predicted / counted < 1.5, details
+
+
+def test_an_incorrect_kernel_is_inspected_and_called_incorrect() -> None:
+    """The first line says so, and the rest still shows where the time goes."""
+    text = convlab.load("01_direct", engine="sim").source
+    for old, new in (("sum += ", "sum -= "), ("r_acc += ", "r_acc -= "), ("acc += ", "acc -= ")):
+        if old in text:
+            wrong = convlab.compile(text.replace(old, new), name="wrong", engine="sim")
+            break
+    result = convlab.inspect(wrong, SMALL, engine="sim")
+    assert not result.ok and str(result).startswith("wrong: INCORRECT on N1 C4 H18 W34")
+    assert len(result.lines)
+    assert convlab.inspect("01_direct", SMALL, engine="sim").ok

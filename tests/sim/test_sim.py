@@ -16,8 +16,10 @@ import torch
 
 import convlab
 from convlab.core.errors import BuildError, LaunchError
-from convlab.sim import library, rewrite, trace
+from convlab.sim import library, rewrite, trace, unsupported
 from tests.suites import ENGINES, FOLDER, Suite
+
+SHARED = "cudaFuncAttributeMaxDynamicSharedMemorySize"
 
 # --- functions for the `expect` of a case -------------------------------------------------------
 
@@ -244,6 +246,21 @@ def test_compile_error_names_the_line(code, launch, at, message):
     line = 1 + source[: source.rindex(at or launch)].count("\n")
     with pytest.raises(BuildError, match=rf"broken.cu:{line}: .*({message})"):
         convlab.compile(source, name="broken", engine="sim")
+
+
+@pytest.mark.parametrize("toolkit", [True, False], ids=["toolkit", "no toolkit"])
+@pytest.mark.parametrize("name", ["CUDA_CHECK", "CUDNN_CHECK"])
+def test_a_macro_that_the_author_forgot_is_no_name_of_cuda(name, toolkit, monkeypatch):
+    """The line that the message proposes makes the kernel compile."""
+    if not toolkit:
+        monkeypatch.setattr(unsupported.toolchain, "cuda", lambda: None)
+    source = one("__global__ void ok() {}", f"{name}(cudaFuncSetAttribute(ok, {SHARED}, 1024));")
+    with pytest.raises(BuildError, match=f"{name} is not CUDA's") as caught:
+        convlab.compile(source, name="borrowed", engine="sim")
+    assert caught.value.kind == "does not build" and "use a GPU" not in str(caught.value)
+    define = re.search("#define .*", str(caught.value))[0]
+    mended = source.replace("// case", f"{define}\n// case")
+    convlab.compile(mended, name="mended", engine="sim")
 
 
 # --- the other architecture ----------------------------------------------------------------------

@@ -219,8 +219,11 @@ def test_the_page_in_a_browser(chrome: Any, tmp_path: Path) -> None:
     last = re.match(r"Step ([\d,]+) of ([\d,]+)", says())
     assert last[1] == last[2]
     body.send_keys(Keys.HOME)
-    Select(chrome.find_element(By.ID, "warps")).select_by_value("")
+    # The first warp multiplies; the copies are another's. The keys then do nothing.
     Select(chrome.find_element(By.ID, "kinds")).select_by_value("other bulk load")
+    assert re.match(r"Warp 0 has no step of this kind\. Choose one of the warps \d", says())
+    body.send_keys(Keys.ARROW_RIGHT, Keys.END)
+    Select(chrome.find_element(By.ID, "warps")).select_by_value("")
     assert "bulk load" in says()
     assert "mbarrier" in chrome.find_element(By.ID, "pending").text
     assert len(chrome.find_elements(By.CSS_SELECTOR, "#source .now")) == 1

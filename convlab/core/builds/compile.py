@@ -12,7 +12,9 @@ import logging
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -210,9 +212,29 @@ def _no_libraries() -> Path:
     return folder
 
 
+# The shell command that limits what it starts, before the command; empty for no limits.
+_limits: ContextVar[tuple[str, ...]] = ContextVar("limits", default=())
+
+
+@contextmanager
+def limited(gibibytes: int, seconds: int) -> Iterator[None]:
+    """Limit each compiler process that this thread starts: its memory, CPU time, and files.
+
+    The text may be somebody else's, and an `#include` of a device never ends.
+    """
+    # In units of 1 KiB, seconds, and 512 bytes.
+    limits = f"ulimit -v {gibibytes << 20}; ulimit -t {seconds}; ulimit -f {2 << 20}"
+    token = _limits.set(("/bin/sh", "-c", f'{limits}; exec "$@"', "sh"))
+    try:
+        yield
+    finally:
+        _limits.reset(token)
+
+
 def run_compiler(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a compiler in a folder, which also gets its temporary files; Ctrl-C ends it."""
     variables = os.environ | {"TMPDIR": str(plain(folder))}
+    command = [*_limits.get(), *command]
     try:
         return child.run(command, None, variables, folder)
     except OSError as error:

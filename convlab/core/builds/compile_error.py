@@ -9,6 +9,7 @@ from ..arguments import hint
 from ..errors import BuildError
 from ..kernel.catalog import KERNEL_DIR
 from ..show.long_text import write_log
+from .borrowed_macros import instead_of
 from .compiler_messages import Message, messages, quoted
 from .plain_paths import real
 from .source import INCLUDE, Source
@@ -36,6 +37,8 @@ _MACHINE = re.compile(
     r"|File too large|Disk quota exceeded|Read-only file system)|File size limit exceeded"
     r"|internal compiler error: [^\n]*"
 )
+# A name that a compiler does not know: g++, and nvcc.
+_UNKNOWN = re.compile(r"‘(\w+)’ was not declared|identifier \"(\w+)\" is undefined")
 _TORCH = re.compile(r'# *include *[<"](torch|ATen|c10|pybind11)/|\b(torch|at)::|PYBIND11_MODULE')
 
 
@@ -132,7 +135,7 @@ def _incomplete_above_include(
 
 
 def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
-    """Yield advice about includes."""
+    """Yield advice about includes, and about macros that the source does not define."""
     texts = "\n".join(error.text for error in errors)
     if errors and _TORCH.search(source.text):
         yield "no torch header is needed or available: conv2d gets raw pointers, see convlab.cuh"
@@ -145,3 +148,8 @@ def _advice(source: Source, errors: Sequence[Message]) -> Iterator[str]:
         headers = [header for name, header in _DECLARED_IN.items() if re.fullmatch(name, word)]
         if headers and headers[0][1:-1] not in source.text:
             yield f"{word} needs #include {headers[0]}"
+    # What to write returns an error text, as conv2d does and a function of torch does not.
+    of_torch = _TORCH.search(source.text) is not None
+    for unknown in () if of_torch else dict.fromkeys(map("".join, _UNKNOWN.findall(texts))):
+        if (advice := instead_of(unknown)) is not None:
+            yield advice

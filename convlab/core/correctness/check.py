@@ -62,7 +62,9 @@ _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
 _LONG = 1200
 _MANY = 60_000
 _ROWS = 5_000
-# In a launch with more accesses than this, races are watched in a part of the blocks.
+# It is long, too, if a sum has so many terms: tiles multiply the work of a single output.
+_TERMS = 4_000
+# In a launch with more accesses than this, races are watched in a part of the blocks, or of each block.
 _MOST_WATCHED = 3_000_000
 # A default check on the simulator leaves out larger problems: they would take minutes.
 _SIM_OUTPUTS = 4_000_000
@@ -190,8 +192,8 @@ def check(
     resolved = resolve(kernel)
     if given is not None:
         given = [resolved.asked(each) for each in given[0]], given[1]
-    if given is None and (report := resolved.own_report()) is not None:
-        return report
+    if given is None and resolved.own_task is not None:
+        return resolved.own_task.report()
     if given is not None and not given[1]:
         # nvcc may reject a kernel that needs a newer GPU: ask for support before the build.
         resolved.accept(given[0][0])
@@ -308,7 +310,7 @@ class Checker:
         """
         isolated = kernel.isolate and not kernel.counts and not kernel.library
         built = kernel.build()
-        where = runner() if isolated else IN_PROCESS
+        where = runner(kernel) if isolated else IN_PROCESS
         return cls(kernel, seed, progress, where, stricter(kernel), built, each)
 
     def mark_good(self) -> None:
@@ -334,6 +336,8 @@ class Checker:
             kernel = kernel.limited(setting.workspace)
         if setting.gpu is not None:
             kernel = kernel.on_gpu(setting.gpu)
+        if setting.tunables:
+            kernel = kernel.tuned(dict(setting.tunables))
         given = (kernel, problem, self.seed, notes, setting)
         try:
             kernel.accept(problem)
@@ -343,7 +347,8 @@ class Checker:
                 report = examine(*given)
                 if report.ok and not setting.name:
                     report = self._with_array_bounds(report, kernel, setting)
-            return self.stricter.watch(report)
+            # nvcc compiles the kernel with the tunables' defaults only.
+            return report if setting.tunables else self.stricter.watch(report)
         except ConvlabError as error:
             error.problem = problem
             raise
@@ -382,9 +387,16 @@ class Checker:
 
     def run_briefly(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
         """Check one problem of the default check; run a long one once on the simulator."""
-        if self.kernel.counts and _is_long(problem) and not setting.fits_any:
+        if not self.kernel.counts or setting.fits_any:
+            return self.run(problem, setting)
+        if _is_long(problem):
             setting = replace(setting, twice=False, most_watched=_MOST_WATCHED)
-        return self.run(problem, setting)
+        quick = self.run(problem, replace(setting, counted=False))
+        if quick.ok:
+            return quick
+        # Counts show which source line stored an incorrect output.
+        counted = self.run(problem, setting)
+        return quick if counted.ok else counted
 
     def attempt(
         self, one: Callable[[Problem], Report], problem: Problem, setting: Setting = ORDINARY
@@ -476,9 +488,10 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     if repeated:
         notes += (f"not run: {repeated} fixed problems that repeat others for this kernel",)
     reports = _check_set(checker, checker.run_briefly, needed + generated, notes)
-    for trials in checker.stricter.trials(reports.reports):
-        if reports.ok:
-            reports = _check_settings(checker, reports, trials)
+    for trials in checker.stricter.trials(reports.reports) if reports.ok else ():
+        reports = _check_settings(checker, reports, trials)
+        if not reports.ok:
+            break
     if kernel.source:
         reports = _with_largest(reports)
     return reports
@@ -495,10 +508,12 @@ def _with_largest(reports: Reports) -> Reports:
 
 
 def _is_long(problem: Problem) -> bool:
-    """Return whether a dimension, the number of outputs or the number of their rows is large."""
+    """Return whether a dimension, the number of outputs, of their rows or of terms is large."""
     sizes = *problem.first_shape, *problem.second_shape, *problem.output_shape
     rows = problem.N * problem.groups * problem.P
-    return max(sizes) > _LONG or math.prod(problem.output_shape) > _MANY or rows > _ROWS
+    if problem.terms > _TERMS or rows > _ROWS:
+        return True
+    return max(sizes) > _LONG or math.prod(problem.output_shape) > _MANY
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:

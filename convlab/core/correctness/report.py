@@ -15,7 +15,16 @@ import pandas as pd
 
 from .. import rooms
 from ..errors import BuildError, ConvlabError, LaunchError, UnsupportedError
-from ..faults import CORRECT, INCORRECT, SHOWN, UNSUPPORTED, fault, heaviest, outcome
+from ..faults import (
+    CORRECT,
+    INCORRECT,
+    PATTERNS_SAY,
+    SHOWN,
+    UNSUPPORTED,
+    fault,
+    heaviest,
+    outcome,
+)
 from ..finding import Finding
 from ..problem.problem import Problem
 from ..show import charts
@@ -306,7 +315,11 @@ class Report(Result):
         errors = [finding.kind for finding in self.findings if finding.error]
         has_advice = any(line.startswith("  try: ") for line in self.failures)
         if errors and not has_advice:
-            lines.append(f"  try: {fault(errors[0]).advice}")
+            advice = fault(errors[0]).advice
+            # Random data can give an error that no pattern explains.
+            if not self.patterns:
+                advice = advice.removesuffix(PATTERNS_SAY)
+            lines.append(f"  try: {advice}")
         return lines + _warnings([self])
 
     def __bool__(self) -> bool:

@@ -55,6 +55,7 @@ class Setting:
     counted : whether the simulator counts the first run; without counts it is faster, and finds the
         same errors.
     gpu : the GPU that the simulator is; None means its default.
+    tunables : names and values of tunables that the kernel is built with.
     advice : a note for a failing report: what the header may declare.
     """
 
@@ -70,6 +71,7 @@ class Setting:
     most_watched: int = 0
     counted: bool = True
     gpu: Gpu | None = None
+    tunables: tuple[tuple[str, int], ...] = ()
     advice: str = ""
 
     @property
@@ -90,7 +92,7 @@ class Setting:
 
     def in_part(self) -> str:
         """Return what a run did not watch, if a launch had too many accesses."""
-        return "races were watched in a part of the blocks"
+        return "races were watched in a part of the run"
 
     def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
         """Return lists of problems: the kernel runs once for each list, after calls for its problems."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,6 +65,12 @@ class Function(Runnable):
             if "relu" in inspect.signature(self.function).parameters:
                 return None
         return "it has no parameter `relu`, which is True if y is max(y, 0)"
+
+    def coarser(self) -> Function | None:
+        """Return this function in the class tf32, unless it names its class."""
+        if declared(self.function) or self.precision != "fp32":
+            return None
+        return replace(self, precision="tf32")
 
     def prepare(
         self,

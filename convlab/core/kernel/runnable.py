@@ -122,6 +122,19 @@ class Engine(Protocol):
         """End the launches that other threads wait for."""
 
 
+class OwnTask(Protocol):
+    """A task that a runnable brings, such as that of a kernel in a Python file."""
+
+    def report(self) -> Any:
+        """Check the runnable on it: the default check."""
+
+    def inspection(self, gpu: Gpu) -> Any:
+        """Inspect the kernels that the runnable launches on it."""
+
+    def cost(self) -> tuple[CostKind, float]:
+        """Return what a call costs: a time in ms, or counted traffic in MB."""
+
+
 class Runnable:
     """The base class of `Kernel`, `Baseline` and `Function`, which compute a problem."""
 
@@ -158,8 +171,10 @@ class Runnable:
     time_limit: float = 20.0
     # Whether checks, and first calls, run in the worker process.
     isolate: bool = True
-    # Whether it brings a task of its own: `own_report`, `own_inspection` and `own_cost` are not None.
-    has_own_task: bool = False
+    # The runner (`runner.Runner`) of what calls it, if only that may; None for the usual one.
+    own_runner: Any = None
+    # The task that it brings; None if there are only problems.
+    own_task: OwnTask | None = None
     # The engine; None for a library's convolution or a callable, which run without one.
     runs_on: Engine | None = None
 
@@ -198,6 +213,10 @@ class Runnable:
         """Return which kernels support a problem instead, as the end of a sentence."""
         return ""
 
+    def coarser(self) -> Runnable | None:
+        """Return this runnable in the class tf32, if its class was only assumed; else None."""
+        return None
+
     def on_gpu(self, gpu: Gpu) -> Runnable:
         """Return this runnable on a simulator that is another GPU.
 
@@ -211,18 +230,6 @@ class Runnable:
     def untraced(self) -> Runnable:
         """Return this runnable without the simulator's counts and diagnostics: it runs faster."""
         return self
-
-    def own_report(self) -> Any:
-        """Return the report of a check that only this runnable has, or None: the default check runs."""
-        return None
-
-    def own_inspection(self, gpu: Gpu) -> Any:
-        """Return the inspection of what only this runnable has, its own task; or None."""
-        return None
-
-    def own_cost(self) -> tuple[CostKind, float] | None:
-        """Return the cost of this runnable's own task; None if it has no task but a problem."""
-        return None
 
     def tuned(self, tunables: Mapping[str, int]) -> Runnable:
         """Return this runnable with other values of tunables. Raises ProblemError if it has none."""

@@ -49,6 +49,10 @@ class Runner(Protocol):
         """Record that a build passed the whole default check and needs no rehearsal."""
 
 
+# Whether this process runs everything itself, because it was started to run untrusted kernels.
+_stays = False
+
+
 class InProcess:
     """Call functions in this process, which ends if a kernel crashes."""
 
@@ -79,6 +83,15 @@ class InProcess:
 IN_PROCESS = InProcess()
 
 
-def runner() -> Runner:
-    """Return the runner for untrusted kernels: that of ``isolate``, or this process."""
-    return rooms.provided("runner", "worker") or IN_PROCESS
+def runner(*kernels: Runnable) -> Runner:
+    """Return the runner for kernels: one that a kernel brings, that of ``isolate``, or this process."""
+    if _stays:
+        return IN_PROCESS
+    own = [kernel.own_runner for kernel in kernels if kernel.own_runner is not None]
+    return own[0] if own else rooms.provided("runner", "worker") or IN_PROCESS
+
+
+def stay_in_process() -> None:
+    """Let this process run all kernels itself: it was started for that, and may die."""
+    global _stays
+    _stays = True

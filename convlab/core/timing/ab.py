@@ -55,10 +55,10 @@ def ab(
     random order. The rounds end when the ratio of the two times is known precisely enough. This runs
     in the worker process, or in your process if pickle cannot send a callable.
 
-    Without a GPU the simulator counts the memory traffic of both. Counts are exact, but they say
-    nothing about speed. If the problem is too large for the simulator, the times of both are also
-    predicted, for the whole problem, and the verdict is about them: B is "predicted faster" or
-    "predicted slower" only beyond the model's known error, and else "too close to predict".
+    Without a GPU the simulator counts the memory traffic of both, which says nothing about speed. If
+    the problem is too large for the simulator, counts come from a sample of its blocks, and the times
+    of both are predicted. The verdict is about them: B is "predicted faster" or "predicted slower"
+    only beyond the model's known error, and else "too close to predict".
 
     Parameters
     ----------
@@ -159,8 +159,10 @@ def ab(
         result = _compare(sides, smaller, settings, notes)
         if predicts and result.ok and (scaled or gpu is not None):
             result = _with_predictions(result, sides, one, predicts_for)
-        elif counted and (cause := forecast.missing()):
+        if counted and (cause := forecast.missing()):
             result = replace(result, notes=(cause, *result.notes))
+        elif predicts and result.ok and not result.forecast_for and not scaled:
+            result = replace(result, notes=(forecast.OF_A_SMALL_PROBLEM, *result.notes))
         results.append(result)
     return ABs(tuple(results)) if is_set else results[0]
 
@@ -176,13 +178,23 @@ class _Settings:
 
 
 def _with_predictions(result: AB, sides: Sequence[Runnable], whole: Problem, gpu: Gpu) -> AB:
-    """Return a result with the predicted times of both on the whole problem, or why they lack."""
-    times = [forecast.forecast(kernel, whole, gpu) for kernel in sides]
-    reasons = [f"no predicted time: {each}" for each in times if isinstance(each, str)]
+    """Return a result with the predicted times and the counts of both on the whole problem."""
+    found = [forecast.forecast(kernel, whole, gpu) for kernel in sides]
+    reasons = [f"no costs at full size: {each}" for each in found if isinstance(each, str)]
     if reasons:
         return replace(result, notes=(*reasons, *result.notes))
-    text = forecast.comparison(*times, gpu.name)
-    return replace(result, predicted=text, predictions=tuple(times), forecast_for=gpu.name)
+    if result.problem != whole:
+        notes = [f"counted on sampled blocks of {whole.label}"]
+        for side, each in zip("AB", found, strict=True):
+            notes.append(f"{side}: {each.sampled}")
+        notes = ["; ".join(notes), *result.notes]
+        counters = tuple(each.counters for each in found)
+        result = replace(result, whole=whole, sampled=counters, notes=tuple(notes))
+    if not all(each.is_timed for each in found):
+        warnings = dict.fromkeys(each.warning for each in found if each.warning)
+        return replace(result, notes=(*warnings, *result.notes))
+    text = forecast.comparison(*found, gpu.name)
+    return replace(result, predicted=text, predictions=tuple(found), forecast_for=gpu.name)
 
 
 def _compare(
@@ -284,7 +296,7 @@ def _measure(
     notes: list[str],
 ) -> list[Paired]:
     """Time both kernels in the worker process, or in fresh ones; here if they cannot be sent."""
-    where = runner()
+    where = runner(*kernels)
     if not where.accepts(*kernels):
         notes.append("timed in this process: pickle cannot send the callable to the worker")
         return ab_timing.measure_pair(*kernels, problem, modes, options)

@@ -60,6 +60,8 @@ class AB(Result):
         they were not predicted.
     predictions : the predicted times of A and B, each with `ms`; empty if they were not predicted.
     forecast_for : the name of the GPU that they are predicted for.
+    whole, sampled : the problem at full size, and both counters on it, from sampled blocks; without
+        them, counters are of `problem`.
     made : date, machine, versions, sources and flags; see `save`.
 
     Examples
@@ -84,6 +86,8 @@ class AB(Result):
     predicted: str = ""
     predictions: tuple[Forecast, ...] = ()
     forecast_for: str = ""
+    whole: Problem | None = None
+    sampled: tuple[Mapping[str, float], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -95,6 +99,8 @@ class AB(Result):
         """A's and B's counters on the simulator; empty if one is incorrect, or if they were timed."""
         if self.modes or not self.reports or not self.ok:
             return {}, {}
+        if self.sampled:
+            return self.sampled
         return self.reports[0].counters or {}, self.reports[-1].counters or {}
 
     @property
@@ -214,7 +220,7 @@ class AB(Result):
             for mode, times in self.samples.groupby("mode", sort=False)[f"{side}_ms"]:
                 rows.append(saved_cost(name, self.problem, times.median(), source, mode, times))
             if traffic := traffic_bytes(counters):
-                rows.append(saved_cost(name, self.problem, traffic / 1e6, source))
+                rows.append(saved_cost(name, self.whole or self.problem, traffic / 1e6, source))
         return rows
 
     @property
@@ -350,6 +356,7 @@ class AB(Result):
             "predicted",
             "predictions",
             "forecast_for",
+            "whole",
         )
         return {"rows": rows} | {name: getattr(self, name) for name in names}
 

@@ -5,7 +5,7 @@ import functools
 import math
 import platform
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from .. import arguments, forecast
 from ..correctness import reference
 from ..correctness.examine import examine
-from ..correctness.report import Report
+from ..correctness.report import Report, traffic_bytes
 from ..cost import COUNTED, MEASURED, Cost
 from ..errors import ConvlabError, LaunchError, ProblemError, UnsupportedError, named
 from ..forecast import Forecast
@@ -24,6 +24,7 @@ from ..kernel.catalog import catalog
 from ..kernel.kernel import ENGINES
 from ..kernel.provenance import made_of
 from ..kernel.runnable import Runnable, asked_of_all, explained
+from ..kernel.runner import runner
 from ..kernel.shrink_to_fit import fit
 from ..machine.device import (
     Ceilings,
@@ -46,6 +47,8 @@ from .sides import Judged, build_all, cudnn_of, identity, judge, reason, side_by
 ALL = "all"
 # What kernels on a GPU are compared with.
 DEFAULT_BASELINES = ("cudnn:fp32", "cudnn:tf32")
+# A process in which all are timed gets this many seconds more: for loading, and for checks of outputs.
+_SPARE_SECONDS = 60.0
 _COLUMNS = ["kernel", "title", "class", "engine", "correct", "error", "bound", "note"]
 
 
@@ -69,9 +72,9 @@ def compare(
     traffic to global memory, which is not a time. The floor is the theoretical minimum of either.
     To learn which of two kernels is faster, and how surely, use `ab`.
 
-    Without a GPU, and with nvcc, times are predicted for a problem that is too large for the
-    simulator. They are of the whole problem. The check and the traffic are of the problem that was
-    run, which is smaller.
+    Without a GPU, a problem that is too large for the simulator is checked on a smaller one. Its costs
+    are those of the whole problem: traffic is counted on a sample of its blocks, and with nvcc times
+    are predicted.
 
     On the simulator, if you name no kernels, two checks are left out, which saves time: nvcc's
     messages are not read, and indices of local arrays are not checked. `check` does both, and so
@@ -113,8 +116,8 @@ def compare(
     Returns
     -------
     Comparison
-        For one problem: a row for each kernel in `frame`: times in ms, or traffic in MB and the
-        predicted time in ms.
+        For one problem: a row for each kernel in `frame`: times in ms, or the predicted time in ms
+        and traffic in MB.
     Comparisons
         For a set of problems.
 
@@ -217,7 +220,7 @@ class Contestant:
     note : one line about anything unusual.
     failure : all that is incorrect; or empty.
     phases : the seconds of its build, its check, its timing and its prediction.
-    predicted : the predicted time; None if none was asked for.
+    predicted : the predicted time and the counts of the whole problem; None if none were asked for.
     """
 
     kernel: Runnable
@@ -272,11 +275,11 @@ class Contestant:
         started = time.perf_counter()
         found = forecast.forecast(self.kernel, problem, gpu)
         self.phases["prediction"] = time.perf_counter() - started
-        note = f"no predicted time: {found}"
+        note = f"no costs at full size: {found}"
         self.predicted = Forecast(math.nan)
         if isinstance(found, Forecast):
             self.predicted = found
-            note = f"predicted time in doubt: {found.doubt}" if found.doubt else ""
+            note = found.warning
         self.note = "; ".join(part for part in (self.note, note) if part)
 
     def timed(self, timing: Timing) -> None:
@@ -289,18 +292,29 @@ class Contestant:
             samples = f"{timing.samples} sample{'s' * (timing.samples != 1)}"
             self.note = f"timing not stable: only {samples} within the time limit"
 
-    def cost(self, problem: Problem, peaks: Ceilings | None) -> Cost:
-        """Return its time on a GPU, or its counted traffic; `peaks` is None without a GPU."""
+    def cost(self, problem: Problem, peaks: Ceilings | None, whole: Problem | None) -> Cost:
+        """Return its time on a GPU, or its counted traffic; `peaks` is None without a GPU.
+
+        The traffic is that of `whole`, unless that is None.
+        """
         kernel = self.kernel
         if peaks is None:
-            floor = kernel.format.min_bytes(problem) / 1e6
-            return counted_cost(self.report, floor)
+            floor = kernel.format.min_bytes(whole or problem) / 1e6
+            counters = self.report.counters if self.report else None
+            host_seconds = self.report.host_seconds if self.report else math.nan
+            if whole is not None:
+                host_seconds = (counters or {}).get("seconds", host_seconds)
+                counters = {**(self.predicted.counters if self.predicted else {})}
+                counters["seconds"] = host_seconds
+            return counted_cost(counters, floor, host_seconds)
         timing = self.timing or Timing()
         floor = 1e3 * floor_seconds(problem, kernel.precision, peaks, kernel.format)
         return timing.cost(floor, problem.flops)
 
-    def row(self, problem: Problem, peaks: Ceilings | None) -> dict[str, Any]:
-        """Return its row of the frame; `peaks` is None without a GPU."""
+    def row(
+        self, problem: Problem, peaks: Ceilings | None, whole: Problem | None
+    ) -> dict[str, Any]:
+        """Return its row of the frame; `peaks` and `whole` are those of `cost`."""
         kernel = self.kernel
         outputs = math.prod(problem.output_shape)
         row = {
@@ -312,15 +326,19 @@ class Contestant:
             "error": math.nan if self.report is None else self.report.error,
             "bound": reference.tolerance(kernel.precision, problem.terms, outputs),
         }
-        cost = self.cost(problem, peaks)
+        cost = self.cost(problem, peaks, whole)
         note = self.note
         if peaks and cost.value < BELOW * cost.floor:
             note = f"{note}; {BELOW_WORDS}".removeprefix("; ")
+        sample = {}
         if self.predicted is not None:
-            row["predicted_ms"] = self.predicted.ms
-            if not math.isnan(self.predicted.ms):
+            if not forecast.missing():
+                row["predicted_ms"] = self.predicted.ms
+            if self.predicted.is_timed:
                 row["predicted_within"] = self.predicted.error or forecast.ERROR
-        return row | cost.cells | {"note": note}
+            if whole is not None:
+                sample = {"sampled": self.predicted.sampled}
+        return row | cost.cells | sample | {"note": note}
 
 
 def _judge_briefly(kernel: Runnable, problem: Problem, seed: int) -> Judged:
@@ -330,18 +348,16 @@ def _judge_briefly(kernel: Runnable, problem: Problem, seed: int) -> Judged:
         return Judged(kernel, examine(kernel, problem, seed))
 
 
-def counted_cost(report: Report | None, floor: float) -> Cost:
-    """Return the traffic that the check counted on the simulator; the floor is in MB."""
-    if report is None:
-        unknown = dict.fromkeys(("shared_wavefronts", "host_seconds"), math.nan)
-        return Cost(COUNTED, floor=floor, more=unknown)
-    counters = report.counters or {}
+def counted_cost(
+    counters: Mapping[str, Any] | None, floor: float, host_seconds: float = math.nan
+) -> Cost:
+    """Return the traffic that the simulator counted; the floor is in MB."""
+    counters = counters or {}
     more = {
         "shared_wavefronts": counters.get("shared_wavefronts", math.nan),
-        "host_seconds": counters.get("seconds", report.host_seconds),
+        "host_seconds": counters.get("seconds", host_seconds),
     }
-    traffic = (report.traffic_bytes or math.nan) / 1e6
-    return Cost(COUNTED, traffic, floor, more=more)
+    return Cost(COUNTED, (traffic_bytes(counters) or math.nan) / 1e6, floor, more=more)
 
 
 def _load(
@@ -388,14 +404,18 @@ def _compared(kernels: Sequence[Runnable], problem: Problem, options: _Options) 
     if kernels:
         problem, scaled = fit(problem, kernels, options.scale)
     predicted_on = options.forecast_for if scaled or options.small_too else None
+    # Counts of a problem that ran whole are exact. The others come from a sample of its blocks.
+    sampled = whole if predicted_on is not None and scaled else None
     entries = [Contestant(kernel) for kernel in kernels]
     on_gpu = any(kernel.device.type == "cuda" for kernel in kernels)
     peaks = ceilings(kernels[0].device) if on_gpu else None
 
     def shown(some: Sequence[Contestant]) -> Comparison:
-        found = _comparison(some, problem, scaled, peaks)
+        found = _comparison(some, problem, scaled, peaks, sampled)
         if predicted_on is None:
             return replace(found, unpredicted=_why_not(kernels, options))
+        if options.unpredicted:
+            return replace(found, whole=whole, unpredicted=options.unpredicted)
         return replace(found, forecast_for=predicted_on.name, whole=whole)
 
     def done(entry: Contestant) -> None:
@@ -454,19 +474,26 @@ def _why_not(kernels: Sequence[Runnable], options: _Options) -> str:
     counted = any(kernel.counts and forecast.applies(kernel) for kernel in kernels)
     if not counted or options.unpredicted:
         return options.unpredicted if counted else ""
-    return "gpu=NAME predicts times of a small problem, too"
+    return forecast.OF_A_SMALL_PROBLEM
 
 
 def _comparison(
-    entries: Sequence[Contestant], problem: Problem, scaled: str | None, peaks: Ceilings | None
+    entries: Sequence[Contestant],
+    problem: Problem,
+    scaled: str | None,
+    peaks: Ceilings | None,
+    sampled: Problem | None,
 ) -> Comparison:
-    """Return the comparison of kernels that were checked, and timed on a GPU."""
+    """Return the comparison of kernels that were checked, and timed on a GPU.
+
+    `sampled` is the whole problem, if its costs come from a sample of its blocks.
+    """
     ran = [entry for entry in entries if entry.report is not None]
     verdicts = [entry.correct for entry in entries]
     phases = [{"kernel": entry.kernel.name, **entry.phases} for entry in entries]
     return Comparison(
         problem=problem,
-        frame=_frame(entries, problem, peaks),
+        frame=_frame(entries, problem, peaks, sampled),
         ok=True in verdicts and False not in verdicts,
         notes=tuple(_notes(entries, scaled, peaks)),
         failures=tuple(entry.failure for entry in entries if entry.failure),
@@ -489,6 +516,12 @@ def _measure(
 ) -> None:
     """Time all kernels that ran, correct or incorrect."""
     kernels = [entry.kernel for entry in entries]
+    how = {
+        "seed": options.seed,
+        "limit_seconds": options.limit_seconds,
+        "judged": [entry.correct is True for entry in entries],
+        "place_only": options.place_only,
+    }
 
     def finished(index: int, timing: Timing) -> None:
         entries[index].timed(timing)
@@ -496,15 +529,21 @@ def _measure(
 
     try:
         with explained(", ".join(kernel.name for kernel in kernels)):
+            if any(kernel.own_runner is not None for kernel in kernels):
+                # All are timed in turns, so they run where the one must run.
+                tell("measuring all in another process")
+                call = runner(*kernels).call
+                limit = _SPARE_SECONDS + 2 * options.limit_seconds * len(kernels)
+                timings = call(measure_all, kernels, problem, time_limit=limit, **how)
+                for index, timing in enumerate(timings):
+                    finished(index, timing)
+                return
             measure_all(
                 kernels,
                 problem,
-                seed=options.seed,
-                limit_seconds=options.limit_seconds,
                 progress=lambda name: tell(f"measuring {name}"),
-                judged=[entry.correct is True for entry in entries],
-                place_only=options.place_only,
                 finished=finished,
+                **how,
             )
     except LaunchError as error:
         for entry in entries:
@@ -512,9 +551,14 @@ def _measure(
                 entry.failed("failed while measured", error)
 
 
-def _frame(entries: Sequence[Contestant], problem: Problem, peaks: Ceilings | None) -> pd.DataFrame:
+def _frame(
+    entries: Sequence[Contestant],
+    problem: Problem,
+    peaks: Ceilings | None,
+    sampled: Problem | None,
+) -> pd.DataFrame:
     """Return a row for each kernel."""
-    rows = [entry.row(problem, peaks) for entry in entries]
+    rows = [entry.row(problem, peaks, sampled) for entry in entries]
     frame = pd.DataFrame(rows, columns=None if rows else _COLUMNS)
     if "with_prepare_ms" in frame and frame["with_prepare_ms"].isna().all():
         frame = frame.drop(columns="with_prepare_ms")

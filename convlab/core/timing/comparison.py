@@ -29,6 +29,7 @@ COSTS = {
     "x_floor": ("x floor", short),
     "shared_wavefronts": ("shared wavefronts", "{:,.0f}"),
     "host_seconds": ("host s", "{:.2f}"),
+    "sampled": "counted on",
 }
 _SHOWN = {
     "kernel": "kernel",
@@ -46,6 +47,7 @@ _PHASES = {
     "timing": ("timing s", "{:.2f}"),
     "prediction": ("prediction s", "{:.2f}"),
 }
+SAMPLED = "traffic is that of the full size, counted on sampled blocks"
 # What the cost means, where it is no time.
 _MEANING = {"traffic_mb": " (bytes to and from global memory, not a time)"}
 
@@ -92,7 +94,8 @@ class Comparison(Costly):
         x_floor, and with_prepare_ms where a kernel prepares its filter: the time including that.
         On the simulator: predicted_ms where times are predicted, predicted_within (the model's error
         for 9 of 10 kernels of its kind, a factor), traffic_mb, floor_mb, x_floor, shared_wavefronts,
-        host_seconds. Then note. Predictions are of the problem `whole`, the others of `problem`.
+        host_seconds (of the run of `problem`), sampled (the blocks that counts come from). Then note.
+        Costs are of the problem `whole`, if there is one; correct, error and bound of `problem`.
         `correct` is None for a kernel that did not run.
     ok : whether a kernel is correct, and none is incorrect. A kernel that does not support the
         problem is not incorrect.
@@ -105,7 +108,7 @@ class Comparison(Costly):
     scaled : why the problem was scaled down, in a few words; empty if it was not.
     phases : for each kernel the seconds that its build, its check and its timing took.
     forecast_for : the name of the GPU that times are predicted for; empty if none are.
-    whole : the problem at full size, of the predicted times; None without them.
+    whole : the problem at full size, of predicted times and sampled counts; None without them.
     unpredicted : why no times are predicted; empty if they are, or are measured.
     """
 
@@ -137,7 +140,7 @@ class Comparison(Costly):
         for name, value in zip(known["kernel"], known[self.cost], strict=True):
             source = sources.get(name, {})
             own = samples.get(name, ())
-            rows.append(saved_cost(name, self.problem, value, source, mode, own))
+            rows.append(saved_cost(name, self.whole or self.problem, value, source, mode, own))
         return rows
 
     @property
@@ -230,7 +233,8 @@ class Comparison(Costly):
         if "predicted_within" in self.frame:
             error = predicted_error(self.frame["predicted_within"].dropna())
             parts.insert(0, f"predicted ms: for {self.forecast_for}, at full size; {error}")
-            parts.append("traffic and floor are of the problem that was run")
+        if "sampled" in self.frame:
+            parts.append(f"{SAMPLED} (--verbose says which)")
         if self.scaled:
             parts.append(self.scaled)
         verdicts = list(self.frame["correct"])
@@ -317,6 +321,8 @@ class Comparisons(Several):
             gpus = dict.fromkeys(r.forecast_for for r in self if r.forecast_for)
             error = predicted_error(pd.concat(within).dropna())
             parts.insert(0, f"predicted: for {', '.join(gpus)}, at full size; {error}")
+        if any("sampled" in result.frame for result in self):
+            parts.append(f"{SAMPLED} (--verbose says which)")
         if scaled := sum(bool(result.scaled) for result in self.results):
             parts.append(f"{scaled} of {len(self)} problems are scaled down; --verbose says why")
         return ("; ".join(parts),)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..correctness.check import check
 from ..correctness.report import Report
 from ..defaults import BASELINES
 from ..errors import BuildError, ConvlabError
-from ..kernel.function import Function, declared
+from ..kernel.function import Function
 from ..kernel.kernel import resolve
 from ..kernel.runnable import Runnable
 from ..machine import interrupt
@@ -150,22 +150,24 @@ class Judged:
 def judge(runnable: Runnable, problem: Problem, **options: Any) -> Judged:
     """Check a runnable on a problem, and audit a callable; the options are `check`'s.
 
-    A callable that names no precision class is judged as fp32 and, if that fails, as tf32. Raises
-    what `check` raises.
+    What names no precision class is judged as fp32 and, if that fails, as tf32. Raises what `check`
+    raises.
     """
-    if not isinstance(runnable, Function):
+    auditor = audit(runnable) if isinstance(runnable, Function) else None
+    if auditor is None:
         # The simulator would disturb the timing that follows.
-        return Judged(runnable, check(runnable, problem, simulate=False, **options))
-    auditor = audit(runnable)
+        options["simulate"] = False
     notes: list[str] = []
     report = check(runnable, problem, **options)
-    if not report.ok and not declared(runnable.function):
-        coarse = replace(runnable, precision="tf32")
+    coarse = None if report.ok else runnable.coarser()
+    if coarse is not None:
         again = check(coarse, problem, **options)
         if again.ok:
             runnable = coarse
             report = again
             notes.append(f"{runnable.name} is correct in tf32 precision only")
+    if auditor is None:
+        return Judged(runnable, report, notes)
     try:
         notes += auditor.finish(runnable, problem, report.ok)
     except Caught as error:

@@ -54,7 +54,20 @@ bool Worker::release() {
     reset_clocks();
     for (auto& f : fibers)
         if (f.state == State::at_barrier) f.state = State::ready;
+    if (is_watched && launch->most_of_block && accesses() > launch->most_of_block) watch_no_more();
     return true;
+}
+
+// Is a part of the blocks or of their accesses unwatched, so that some stores are unknown? While
+// blocks run in parallel, the answer does not depend on how far the others are: a finding that it
+// could have prevented makes the blocks run one at a time.
+bool Worker::in_part() const { return g_in_part || (launch->serial && g_cut); }
+
+// Ends the search for races in this block: at a barrier, because nothing is in between there.
+void Worker::watch_no_more() {
+    if (!async.clocks.empty() || !async.warps.empty()) return;
+    is_watched = false;
+    g_cut = true;
 }
 
 int Worker::lanes_of(int w) const { return std::min(32, threads - w * 32); }

@@ -134,6 +134,9 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
     if (!launch.runs && g_sample) return;
     Opened memory;
     launch.undecided = g_trace && g_most_watched && launch.runs >= 64;
+    bool together = launch.cooperative || launch.cluster_x * launch.cluster_y * launch.cluster_z > 1;
+    if (g_trace && g_most_watched && !g_counts && launch.chosen.empty() && !together)
+        launch.most_of_block = std::max(g_most_watched / launch.runs, kLeastOfBlock);
     g_running = &launch;
     ++g_counters.launches;
     launch.serial = g_serial || g_threads == 1 || launch.runs == 1 || (g_trace && g_unwatched);
@@ -151,6 +154,10 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
     }
     g_os_threads = 0;
     g_running = nullptr;
+    if (g_cut && !g_in_part) {
+        g_in_part = true;
+        write_report(text("in part\t%u\t1\n", launch.number));
+    }
     add_totals(launch);
     if (g_sample) extrapolate(launch);
     write_report(text("launch\t%u,%u,%u\t%u,%u,%u\t%zu\t%zu\t%.400s\n", grid.x, grid.y, grid.z,

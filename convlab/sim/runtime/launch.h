@@ -47,7 +47,9 @@ void add_totals(const Launch& launch) {
 }
 
 void start_workers(Launch& launch);
-bool is_over_the_limit();
+bool is_over_the_limit(uint64_t times = 1);
+// Far beyond the limit of a sample, one block of a launch runs, not two.
+constexpr uint64_t kFar = 8;
 void watch_in_part(Launch& launch, uint64_t accesses);
 
 void Worker::run(Launch* l) {
@@ -55,13 +57,13 @@ void Worker::run(Launch* l) {
     Counters before{};
     uint64_t logged_before = 0;
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
-        if (i > 1 && l->weight > 1 && is_over_the_limit()) break;
+        if (i > 0 && l->weight > 1 && is_over_the_limit(i > 1 ? 1 : kFar)) break;
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         ++g_blocks_ended;
         if (g_sample) g_sampled += logged - std::exchange(logged_before, logged);
         if (std::exchange(l->undecided, false)) {
-            watch_in_part(*l, logged);
+            watch_in_part(*l, is_counted ? logged : accesses());
             start_workers(*l);
         }
         if (l->chosen.empty()) continue;
@@ -160,7 +162,9 @@ constexpr uint64_t kRun = 8, kRuns = 8;
 
 // A sample may have a limit of accesses. From then on two blocks run of a launch, and few launches:
 // with the numbers 2^k and 2^k + 1, so that some are among the last half of all.
-bool is_over_the_limit() { return g_most_watched && g_sampled > g_most_watched; }
+bool is_over_the_limit(uint64_t times) {
+    return g_most_watched && g_sampled > times * g_most_watched;
+}
 bool is_spaced(uint64_t number) { return !(number & (number - 1)) || !((number - 1) & (number - 2)); }
 
 // Chooses the blocks of a launch to simulate: all; or the recorded one; or, in a build without hooks
@@ -193,6 +197,8 @@ void choose(Launch& launch) {
         std::set<uint64_t> numbers;
         for (uint64_t last = launch.blocks - g_sample; last < launch.blocks; ++last)
             if (!numbers.insert(draw() % (last + 1)).second) numbers.insert(last);
+        // A sample that looks for errors has the last block.
+        if (g_most_watched && numbers.insert(launch.blocks - 1).second) numbers.erase(numbers.begin());
         launch.chosen.assign(numbers.begin(), numbers.end());
         // With a limit of accesses the first and the last block come first: the others may not run.
         if (g_most_watched && g_sample > 1) std::swap(launch.chosen[1], launch.chosen.back());
@@ -200,6 +206,9 @@ void choose(Launch& launch) {
         launch.weight = double(launch.blocks) / double(g_sample);
     }
 }
+
+// Of a launch of few blocks, so many accesses of each are watched at least.
+constexpr uint64_t kLeastOfBlock = 200'000;
 
 // Decides which blocks of a launch with very many accesses are watched: runs of eight blocks.
 // `accesses` are those of the first block. Other blocks begin after the decision, so it does not

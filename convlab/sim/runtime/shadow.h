@@ -152,7 +152,7 @@ void Worker::report_uninitialised(Cell& cell, const CheckedAccess& checked, uint
     if (abandoned || g_faulted || replaces) return;
     if (checked.global) {
         // The block that writes it may not be simulated, or not be watched.
-        if (g_sample || g_record.on || g_in_part) return;
+        if (g_sample || g_record.on || in_part()) return;
         if (auto* b = buffer_near(address); b && b->host_wrote(address)) return;
     }
     if (cell.in_flight) return report_in_flight(cell, checked, address);
@@ -179,7 +179,7 @@ void Worker::report_race(const Mark& m, const CheckedAccess& checked, uintptr_t 
                          Kind theirs) {
     const Site& mine = sites[checked.site];
     // A block that is not watched may have ordered the two.
-    if (g_in_part && g_synchronizes && m.block != uint32_t(block) && m.launch == launch->number) return;
+    if (in_part() && g_synchronizes && m.block != uint32_t(block) && m.launch == launch->number) return;
     const SiteKind &my_kind = g_site_kind[checked.site], &their_kind = g_site_kind[m.site];
     if (theirs == Kind::store) theirs = their_kind.kind == Kind::atomic ? Kind::atomic : theirs;
     const Operation& theirs_is_in = g_operations[m.launch];

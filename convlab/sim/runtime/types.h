@@ -291,6 +291,7 @@ struct Launch {
     bool undecided = false;     // the first block shows whether all blocks are watched
     uint64_t watched_run = 0;   // of `watched_of` blocks, so many are watched; 0: all blocks
     uint64_t watched_of = 0;
+    uint64_t most_of_block = 0;  // after so many accesses a block is watched no more; 0: no limit
     // Runs of neighbouring blocks are watched, at equal distances. The first and the last blocks of
     // the grid are, and those next to number 65535.
     bool watches(uint64_t number) const {
@@ -329,7 +330,8 @@ bool g_trace = true, g_faulted = false;
 bool g_counts = true;                // with g_trace: are requests and operations counted?
 std::atomic<uint64_t> g_sampled{0};  // how many accesses the blocks of a sample have made
 uint64_t g_most_watched = 0;         // how many accesses of a launch are watched, about; 0: all
-bool g_in_part = false;              // some launch was watched in part
+bool g_in_part = false;              // some earlier launch, or this one, was watched in part
+std::atomic<bool> g_cut{false};      // a block was watched only at its beginning
 std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed atomics or fences
 bool g_partial = false;              // a launch ran only a part of its blocks (see choose)
 bool g_host = false;                 // host code runs (see Opened)

@@ -52,6 +52,7 @@ struct Worker {
     uint32_t era = 0;    // how many phases of blocks this worker has begun
     uint64_t block = 0;
     uint32_t phase = 0;
+    uint64_t accesses() const { return uint64_t(kNever - until_switch); }  // in schedule 0
     uint64_t logged = 0;        // entries of all logs that were flushed
     bool is_watched = g_trace;  // are the block's races looked for?
     bool is_counted = g_trace;  // and are its requests and operations counted?
@@ -136,6 +137,8 @@ struct Worker {
     void order(int w, unsigned mask);
     void compare_barriers();
     bool complete_activemask(int w);
+    bool in_part() const;
+    void watch_no_more();
     void deadlock(int from);
     std::string describe_mbarrier(int thread) const;
 

@@ -687,6 +687,14 @@ class Tensor {
         return viewed(sizes, strides, offset_);
     }
     Tensor expand_as(const Tensor& other) const { return expand(other.sizes()); }
+
+    // New memory of the same type and device.
+    Tensor new_empty(IntArrayRef sizes) const { return fresh(sizes, options()); }
+    Tensor new_empty(IntArrayRef sizes, const TensorOptions& options) const { return fresh(sizes, options); }
+    Tensor new_zeros(IntArrayRef sizes) const { return new_empty(sizes).zero_(); }
+    Tensor new_zeros(IntArrayRef sizes, const TensorOptions& options) const { return new_empty(sizes, options).zero_(); }
+    Tensor new_full(IntArrayRef sizes, Scalar value) const { return new_empty(sizes).fill_(value); }
+    Tensor new_ones(IntArrayRef sizes) const { return new_full(sizes, 1); }
 };
 
 inline Tensor empty(IntArrayRef sizes, const TensorOptions& options = {}) { return Tensor::fresh(sizes, options); }
