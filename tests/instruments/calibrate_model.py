@@ -78,8 +78,8 @@ TABLES = {
 }
 # The times of rungs for gradients, on an H100.
 GRADIENTS = Path(__file__).with_name("gradients_h100.json")
-# Measured when the model's structure was final: the gradients of ResNet-50's and of depthwise layers.
-GRADIENTS_LATER = Path(__file__).with_name("gradients_later_h100.json")
+# Its sets that were measured when the model's structure was final.
+LATER_GRADIENTS = ("resnet50", "depthwise")
 RUNG_GRID = [
     (sustained / 100, overlap, pipeline)
     for sustained in range(72, 95, 2)
@@ -276,12 +276,13 @@ def measured_rows() -> list[dict]:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if len(cells) > 4 and cells[2] in names:
                 add(table, gpu, cells[2], f"{set_name}.{cells[0]}", float(cells[3]))
-    for of_class in json.loads(GRADIENTS.read_text())["rows"]["backward"].values():
+    gradients = json.loads(GRADIENTS.read_text())["rows"]
+    for of_class in gradients["backward"].values():
         for label, row in of_class.items():
             for kernel, ms in row["rungs"].items():
                 add("gradients", "H100", kernel, label.partition(",")[0], ms)
-    for of_set in json.loads(GRADIENTS_LATER.read_text())["rows"].values():
-        for of_class in of_set.values():
+    for name in LATER_GRADIENTS:
+        for of_class in gradients[name].values():
             for row in of_class.values():
                 spec = row["spec"].rpartition(" ")[0]
                 for kernel, ms in row["rungs"].items():
