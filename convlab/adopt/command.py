@@ -13,14 +13,11 @@ from ..core.errors import ProblemError
 _SECONDS = 120.0
 _ENDINGS = (".py", ".md", ".txt")
 _CONFINED = """
-An answer is somebody's code. It runs in a process of its own, with limits of
-time, memory (8 GiB) and processes (64). By Landlock it may write only to a
-scratch folder and open no TCP connection; a note says so where that is missing.
-Compilers run outside of it: each with at most 8 GiB and 120 s, and of an
-answer's options only -D, -U and -I.
-Not confined: reading files, UDP, sockets that are files, what a kernel does on
-a GPU; before Linux 6.12, signals to your other processes. The comparison is in
-the same process, so code that attacks the judge can deceive it."""
+An answer is somebody's code. It runs in its own process, with limits of time,
+memory (8 GiB) and processes (64), writes only to a scratch folder, and opens no
+TCP connection (a note says where Linux lacks this). Compilers have limits, too.
+Not confined: reading files, UDP, a kernel on a GPU. convlab/adopt/README.md has
+the rest. The comparison is in the same process: hostile code can deceive it."""
 
 
 class AdoptCommand(Command):

@@ -272,7 +272,10 @@ def _dram_of_each(
         if not any(entry.function.shares_file(row) for entry in launched)
     ]
     if len(launched) == 1:
-        launched = [replace(launched[0], lines=[*launched[0].lines, *inlined])]
+        # Its own lines have a row for each inlined call.
+        own = {(row["file"], row["line"]) for row in launched[0].lines}
+        others = [row for row in inlined if (row["file"], row["line"]) not in own]
+        launched = [replace(launched[0], lines=[*launched[0].lines, *others])]
     moved = []
     for entry in launched:
         once = _bytes_once(entry, array_bytes)

@@ -426,7 +426,7 @@ def test_traffic_below_the_theoretical_minimum_is_explained(found) -> None:
 def test_inspect_renders_in_a_notebook_as_json_and_as_a_figure(found, tmp_path) -> None:
     page = found._repr_html_()
     assert "<table" in page and "sectors per load" in page
-    assert "verdict" in page and "dearest" not in page and "r_acc[k + 0]" in page
+    assert "limited by" in page and "dearest" not in page and "r_acc[k + 0]" in page
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert document["kernel"] == "03_smem_tile" and document["measured"] is None
     chart = found.plot(tmp_path / "why.png")
@@ -436,7 +436,7 @@ def test_inspect_renders_in_a_notebook_as_json_and_as_a_figure(found, tmp_path) 
 
 @needs_tools
 def test_the_verdict_names_the_limit_and_the_model(found) -> None:
-    assert re.match(r"predicted [\d.]+ ms on H200, limited by the ", found.verdict)
+    assert re.match(r"predicted [\d.]+ ms on A100, limited by ", found.verdict)
     assert found.verdict in " ".join(html.unescape(found._repr_html_()).split())
     assert sum(found.issued.values()) == pytest.approx(1, abs=0.1)
     costly = found.costly(3)

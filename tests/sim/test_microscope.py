@@ -133,7 +133,7 @@ def test_shuffle_from_a_lane_outside_the_mask(name):
 def test_headers_of_another_checkout_are_not_the_kernels_lines(monkeypatch):
     # Checkouts may share a cache. Then the line table names the include folder of another checkout.
     monkeypatch.setattr(source_lines, "INCLUDE", Path("/elsewhere") / "convlab/sim/include")
-    monkeypatch.setattr(source_lines, "_lines", {})
+    monkeypatch.setattr(source_lines, "_chains", {})
     test_early_exit_before_a_barrier_is_a_warning()
 
 
