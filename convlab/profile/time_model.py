@@ -273,8 +273,8 @@ def _dram_of_each(
     ]
     if len(launched) == 1:
         # Its own lines have a row for each inlined call.
-        own = {(row["file"], row["line"]) for row in launched[0].lines}
-        others = [row for row in inlined if (row["file"], row["line"]) not in own]
+        own = {(row.get("file"), row["line"]) for row in launched[0].lines}
+        others = [row for row in inlined if (row.get("file"), row["line"]) not in own]
         launched = [replace(launched[0], lines=[*launched[0].lines, *others])]
     moved = []
     for entry in launched:
