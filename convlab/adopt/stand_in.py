@@ -134,16 +134,16 @@ class AnswerKernel(Runnable):
         if problem.relu:
             return "its Model has no ReLU"
         has = self._parameters
-        if "out_channels" not in has and not problem.C == problem.K == problem.groups:
+        is_depthwise = "out_channels" not in has
+        if is_depthwise and not problem.C == problem.K == problem.groups:
             return "its Model is a depthwise convolution: it needs C = K = groups"
         if "kernel_size" not in has and (problem.R, problem.S) != (1, 1):
             return "its Model is a 1x1 convolution"
-        depthwise = "out_channels" not in has
         needs = {
             "stride": problem.stride != (1, 1),
             "padding": problem.padding != (0, 0),
             "dilation": problem.dilation != (1, 1),
-            "groups": problem.groups != 1 and not depthwise,
+            "groups": problem.groups != 1 and not is_depthwise,
             "bias": problem.bias,
         }
         missing = [name for name, needed in needs.items() if needed and name not in has]

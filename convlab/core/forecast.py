@@ -56,8 +56,15 @@ class Forecast:
         """What to know about its time, or why there is none; empty if nothing."""
         if not self.doubt:
             return ""
-        what = "predicted time in doubt" if self.is_timed else "no predicted time"
+        if self.is_timed:
+            return f"predicted time in doubt: {self.doubt}"
+        what = "no costs at full size" if self.is_empty else "no predicted time"
         return f"{what}: {self.doubt}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither a time nor counts."""
+        return not self.is_timed and not self.counters
 
     @property
     def is_timed(self) -> bool:
@@ -124,14 +131,14 @@ def applies(kernel: Runnable) -> bool:
     return isinstance(kernel, Kernel)
 
 
-def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast | str:
-    """Return a kernel's predicted time, or why there is none."""
+def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
+    """Return a kernel's predicted time and counts; if there are none, its doubt says why."""
     if cause := kernel.on("sim").on_gpu(gpu).unsupported(problem):
-        return f"it does not support {problem.label}: {cause}"
+        return Forecast(math.nan, f"it does not support {problem.label}: {cause}")
     try:
         return rooms.provided("forecast", "time")(kernel, problem, gpu)
     except ConvlabError as error:
-        return str(error).splitlines()[0]
+        return Forecast(math.nan, str(error).splitlines()[0])
 
 
 def prepare(kernel: Runnable, problem: Problem, gpu: Gpu) -> None:

@@ -12,7 +12,6 @@ import pandas as pd
 from ..core import arguments, forecast
 from ..core.cost import COUNTED, MEASURED, CostKind
 from ..core.errors import ConvlabError, ProblemError
-from ..core.forecast import Forecast
 from ..core.kernel.kernel import ENGINES, Kernel, resolve
 from ..core.kernel.provenance import made_of
 from ..core.kernel.runnable import Runnable
@@ -270,13 +269,7 @@ def measure_point(
     cells = comparison.frame.to_dict("records")[0]
     if predicted is not None and cells["correct"]:
         time = forecast.forecast(kernel, *predicted)
-        doubt = ""
-        if isinstance(time, str):
-            doubt = f"no costs at full size: {time}"
-            time = Forecast(math.nan)
-        else:
-            doubt = time.warning
-        cells["note"] = "; ".join(filter(None, (cells["note"], doubt)))
+        cells["note"] = "; ".join(filter(None, (cells["note"], time.warning)))
         if not forecast.missing():
             cells["predicted_ms"] = time.ms
         if time.is_timed:

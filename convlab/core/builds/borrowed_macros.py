@@ -1,7 +1,7 @@
 """Tell what to write for a macro that other repositories define for themselves.
 
 CUDA has no macro ``CUDA_CHECK``: each repository defines its own. A kernel that was taken from one
-without this line does not compile, on no machine.
+without this line does not compile on any machine.
 """
 
 import re

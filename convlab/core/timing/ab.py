@@ -180,7 +180,7 @@ class _Settings:
 def _with_predictions(result: AB, sides: Sequence[Runnable], whole: Problem, gpu: Gpu) -> AB:
     """Return a result with the predicted times and the counts of both on the whole problem."""
     found = [forecast.forecast(kernel, whole, gpu) for kernel in sides]
-    reasons = [f"no costs at full size: {each}" for each in found if isinstance(each, str)]
+    reasons = [each.warning for each in found if each.is_empty]
     if reasons:
         return replace(result, notes=(*reasons, *result.notes))
     if result.problem != whole:

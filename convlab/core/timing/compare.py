@@ -273,14 +273,9 @@ class Contestant:
     def predict(self, problem: Problem, gpu: Gpu) -> None:
         """Predict its time on a problem of any size, or note why there is no prediction."""
         started = time.perf_counter()
-        found = forecast.forecast(self.kernel, problem, gpu)
+        self.predicted = forecast.forecast(self.kernel, problem, gpu)
         self.phases["prediction"] = time.perf_counter() - started
-        note = f"no costs at full size: {found}"
-        self.predicted = Forecast(math.nan)
-        if isinstance(found, Forecast):
-            self.predicted = found
-            note = found.warning
-        self.note = "; ".join(part for part in (self.note, note) if part)
+        self.note = "; ".join(part for part in (self.note, self.predicted.warning) if part)
 
     def timed(self, timing: Timing) -> None:
         """Keep its timing, and note anything unusual about it."""
