@@ -2,11 +2,13 @@
 
     python -m tests.instruments.gradients measure FILE.json                       on a GPU
     python -m tests.instruments.gradients measure FILE.json --set resnet50 --class tf32
+    python -m tests.instruments.gradients counters FILE.json                      on a GPU with ncu
     python -m tests.instruments.gradients write kernels/README.md                 anywhere
 
 "measure" checks and times every rung that supports a problem, except the two that are the formula as
 loops, next to cuDNN with inputs in NCHW and in channels_last. It writes the file after each problem, and
-skips what the file has: you can interrupt it and run it again. "write" makes the tables from the file in
+skips what the file has: you can interrupt it and run it again. "counters" reads hardware counters of the
+fastest rung of each headline gradient in the file, again only of those that have none. "write" makes the tables from the file in
 the repository, ``tests/instruments/gradients_h100.json``: copy a file of one GPU there.
 """
 
@@ -34,6 +36,7 @@ from convlab.core.show.table import short
 from convlab.core.timing.compare import compare
 from convlab.nn.choice import CLASSES as CHOICES
 from convlab.nn.choice import best
+from tests.instruments import bars
 from tests.instruments.pages import laid, write_between
 
 MEASURED = Path(__file__).with_name("gradients_h100.json")
@@ -174,6 +177,37 @@ def measure(file: Path, sets: Sequence[str], classes: Sequence[str], seconds: fl
                 print(name, precision, label, _line(rows[label]), flush=True)
 
 
+def count(file: Path, classes: Sequence[str]) -> None:
+    """Count, under ncu, what the fastest rungs for the headline gradients do, and write it to the file."""
+    kept = json.loads(file.read_text())
+    posed = dict(problems_of("backward"))
+    rows = [
+        (precision, label, row)
+        for precision in classes
+        for label, row in kept["rows"].get("backward", {}).get(precision, {}).items()
+        if row["rungs"] and "counters" not in row
+    ]
+    rungs = [fastest(row)[0] for _, _, row in rows]
+    asked = [posed[label] for _, label, _ in rows]
+    for (precision, label, row), counters in zip(rows, bars.counted(rungs, asked), strict=True):
+        print(precision, label, fastest(row)[0], counters, flush=True)
+        if "TB/s" not in counters:
+            continue
+        row["counters"] = counters
+        file.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def counter_table(kept: dict[str, Any]) -> str:
+    """Return the table of hardware counters; "" if the file has none."""
+    lines = [
+        {"problem": label, "class": precision, "rung": fastest(row)[0]} | row["counters"]
+        for precision, rows in kept["rows"]["backward"].items()
+        for label, row in rows.items()
+        if "counters" in row
+    ]
+    return laid(pd.DataFrame(lines)) if lines else ""
+
+
 def _line(row: dict[str, Any]) -> str:
     best, time_ms = fastest(row)
     failed = f", {len(row['failures'])} failed" if row["failures"] else ""
@@ -265,6 +299,11 @@ def markdown(kept: dict[str, Any], name: str) -> str:
     clocks = [
         mhz for rows in kept["rows"][name].values() for row in rows.values() for mhz in row["mhz"]
     ]
+    if name == "backward" and counter_table(kept):
+        parts += [
+            "Hardware counters in percent of the GPU's peak, of each rung's longest launch:",
+            counter_table(kept),
+        ]
     parts.append(
         "Median times in ms, with a cold L2 cache, inputs in NCHW, cuDNN in benchmark mode. "
         f"SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz; {kept['made']}."
@@ -280,9 +319,9 @@ def write(page: Path) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Measure, or write the tables."""
+    """Measure, count, or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("action", choices=("measure", "write"))
+    parser.add_argument("action", choices=("measure", "counters", "write"))
     parser.add_argument("file", type=Path, help="what to measure into, or the page to write")
     parser.add_argument("--set", dest="sets", nargs="+", choices=SETS, default=[*SETS])
     parser.add_argument("--class", dest="classes", nargs="+", choices=CLASSES, default=CLASSES)
@@ -293,6 +332,9 @@ def main(words: Sequence[str]) -> None:
         return
     if not torch.cuda.is_available():
         parser.error("times are measured on an NVIDIA GPU, and torch sees none")
+    if options.action == "counters":
+        count(options.file, options.classes)
+        return
     measure(options.file, options.sets, options.classes, options.seconds)
 
 

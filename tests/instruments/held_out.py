@@ -1,12 +1,13 @@
 """Check kernels that somebody else wrote, and count how many verdicts are true.
 
     python -m tests.instruments.held_out FOLDER --results RESULTS [--minutes N] [--write PAGE]
+    python -m tests.instruments.held_out FOLDER --results RESULTS --engine cuda --processes 8
 
 FOLDER has ``.cu`` files and an INDEX.csv: for each file its name, whether it is correct or incorrect, and a class.
 Or it has folders ``wrong`` and ``right``, and each file's first line is ``// expect: wrong: CLASS``. Then copies
 without this line, with names that say nothing, and their index are written to RESULTS/kernels first.
-Each file is checked in a process of its own, without a GPU, in an order that a seed determines. The index is read only
-afterwards. RESULTS gets a JSON file for each kernel; one that has it, for the same text, is not checked again. So the
+Each file is checked in a process of its own, in an order that a seed determines: on the simulator, or with ``--engine
+cuda`` on the GPU with the simulator beside it, as ``check`` does there by default. The index is read only afterwards. RESULTS gets a JSON file for each kernel; one that has it, for the same text, is not checked again. So the
 work can be done in parts. The kernels stay outside of the repository.
 """
 
@@ -21,6 +22,7 @@ import random
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +67,9 @@ def stripped(folder: Path, to: Path) -> Path:
     return to
 
 
-def checked(path: Path) -> dict[str, Any]:
+def checked(path: Path, engine: str) -> dict[str, Any]:
     """Check one file; return its exit status, the time in seconds, and the report."""
-    command = [sys.executable, "-m", "convlab", "check", str(path), "--engine", "sim", "--json"]
+    command = [sys.executable, "-m", "convlab", "check", str(path), "--engine", engine, "--json"]
     started = time.time()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -78,21 +80,28 @@ def checked(path: Path) -> dict[str, Any]:
     return {"digest": digest(path), "rc": status, "seconds": seconds, "stdout": report}
 
 
-def check_all(folder: Path, results: Path, minutes: float) -> None:
+def check_all(
+    folder: Path, results: Path, minutes: float, engine: str = "sim", processes: int = 1
+) -> None:
     """Check the files that have no result yet, until the time is up."""
     results.mkdir(parents=True, exist_ok=True)
     paths = sorted(folder.glob("*.cu"))
     random.Random(SEED).shuffle(paths)
     ends = time.time() + 60 * minutes
-    for path in paths:
+
+    def check_one(path: Path) -> None:
         to = results / f"{path.stem}.json"
         if to.exists() and json.loads(to.read_text()).get("digest") == digest(path):
-            continue
+            return
         if time.time() > ends:
             return
-        result = checked(path)
+        result = checked(path, engine)
         to.write_text(json.dumps(result))
         print(path.stem, result["rc"], f"{result['seconds']:.0f} s", flush=True)
+
+    with ThreadPoolExecutor(processes) as pool:
+        # A list, so that an error in one of them is raised here.
+        list(pool.map(check_one, paths))
 
 
 def table(folder: Path, results: Path) -> str:
@@ -132,6 +141,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--results", type=Path, required=True, help="a folder for the results")
     parser.add_argument("--minutes", type=float, default=600, help="begin no check after this time")
+    parser.add_argument("--engine", choices=("sim", "cuda"), default="sim")
+    parser.add_argument("--processes", type=int, default=1, help="files at a time")
     parser.add_argument("--write", type=Path, help="a page with <!-- held-out: begin -->")
     given = parser.parse_args()
     if given.write:
@@ -140,7 +151,7 @@ def main() -> None:
     folder = given.folder
     if (folder / "wrong").is_dir():
         folder = stripped(folder, given.results / "kernels")
-    check_all(folder, given.results, given.minutes)
+    check_all(folder, given.results, given.minutes, given.engine, given.processes)
     text = table(folder, given.results)
     print(text)
     if given.write:
