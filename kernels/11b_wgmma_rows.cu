@@ -379,8 +379,8 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
                 fence_proxy_async();
                 __syncwarp();
 
-                // One lane starts the copies, of eight channels. All lanes compute the same addresses, so
-                // these lie in uniform registers, which a copy needs.
+                // One lane starts the copies, of eight channels. All lanes compute the same addresses,
+                // so these lie in uniform registers, which a copy needs.
                 const int channels = min_of(8, k_count - 8 * half);
                 if (lane == 0) {
                     char* to = reinterpret_cast<char*>(y_row + 8 * half * PQ);

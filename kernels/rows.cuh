@@ -43,7 +43,7 @@ struct Walk {
     bool vectors;       // x is read four pixels at a time
     int columns, tiles_q, part, parts_p;
     int64_t parts;
-    int gap;            // columns of x that a row needs beyond those of y: at least (S - 1) * dilation_w
+    int gap;            // columns of x beyond those of y, for a row: at least (S - 1) * dilation_w
     int window;         // rows of x for a row of y
     int ring;           // rows of x that fit into shared memory
     int pitch;          // of a staged row, in units of 16 bytes, for four (or eight) channels
