@@ -20,12 +20,12 @@ from ..core.forecast import Forecast, missing
 from ..core.kernel.kernel import Kernel
 from ..core.machine import toolchain
 from ..core.machine.gpus import VALIDATED, Gpu
-from ..core.problem.computation import WEIGHT_GRADIENT
+from ..core.problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
 from ..core.problem.problem import Problem
 from . import disassembly, sampling
 from .launched_functions import launched_functions
 from .sampling import Counts, Multiplied
-from .time_model import Prediction, predict
+from .time_model import WGMMA, Prediction, predict
 
 # A sample for a forecast: about this many multiply-adds, and at least so many blocks.
 _MACS = 16_000_000
@@ -55,7 +55,7 @@ def forecast(kernel: Kernel, problem: Problem, gpu: Gpu) -> Forecast:
         }
         if not missing():
             prediction = predicted(kernel, problem, gpu, counts)
-            found["unknown"] = unknown(problem, prediction)
+            found["unknown"] = unknown(kernel, problem, prediction)
             if not found["unknown"]:
                 found |= {"ms": prediction.ms, "group": prediction.group}
         output = folder / "predicted.json"
@@ -105,11 +105,16 @@ def predicted(
     return prediction
 
 
-def unknown(problem: Problem, prediction: Prediction) -> str:
+def unknown(kernel: Kernel, problem: Problem, prediction: Prediction) -> str:
     """Return why a prediction is not shown; empty if it is. MODEL.md has the errors and the cause."""
-    if problem.computation is WEIGHT_GRADIENT and prediction.group == "wgmma":
-        return "the model does not know weight gradients on wgmma (convlab/profile/MODEL.md)"
-    return ""
+    if not prediction.group.startswith(WGMMA):
+        return ""
+    what = ""
+    if problem.computation is WEIGHT_GRADIENT and kernel.format.x.torch_dtype.itemsize == 2:
+        what = "weight gradients in 16 bits on wgmma"
+    elif problem.computation is DATA_GRADIENT and problem.stride != (1, 1):
+        what = "data gradients with a stride on wgmma"
+    return f"the model does not know {what} (convlab/profile/MODEL.md)" if what else ""
 
 
 def described(counts: Counts | Multiplied) -> str:

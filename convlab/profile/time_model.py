@@ -35,10 +35,12 @@ LIBRARY_SHARE = 0.75
 L2_BYTES = 24
 # The time of an empty kernel.
 LAUNCH_SECONDS = 3e-6
-
 # The least time of a call of cuBLAS, in a series of calls with little work. 02c_im2col_batched measures
 # it on an H200: with a call for each of 128 or 144 groups, a call takes 8.1 or 8.4 us.
 LIBRARY_CALL_SECONDS = 8e-6
+# The group of kernels on wgmma, and the milliseconds below which a predicted time is in a group of its own.
+WGMMA = "wgmma"
+SHORT_MS = 0.1
 
 # The constants that tests/instruments/calibrate_model.py fits to measured times. The first is
 # the share of the boost clock's cycles that the SMs use: the clock falls under load, and register
@@ -153,12 +155,16 @@ class Prediction:
 
     @property
     def group(self) -> str:
-        """The units that do most of the work: the model's error is known for each of these groups."""
+        """The units that do most of the work: the model's error is known for each of these groups.
+
+        Short times on wgmma are a group of their own. There a block has few tiles, and what it costs to
+        hand over stages is not known.
+        """
         slowest = self.slowest
         if not slowest.mix:
             return "cuBLAS"
         if slowest.tensor_flops:
-            return "wgmma"
+            return WGMMA if self.ms >= SHORT_MS else f"{WGMMA}, below {SHORT_MS} ms"
         return "mma.sync" if slowest.mix.get("HMMA") else "fp32 units"
 
     @property

@@ -351,7 +351,7 @@ def rung_points(
         # The family: 01 for 01b_register_channels. Its rungs share code.
         family = row["kernel"][:2]
         more = {"label": asked.label, "family": family, "parts": prediction.parts}
-        more |= {"group": prediction.group, "unknown": unknown(asked, prediction)}
+        more |= {"group": prediction.group, "unknown": unknown(kernel, asked, prediction)}
         found.append({**row, **more})
     return pd.DataFrame(found), left
 

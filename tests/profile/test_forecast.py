@@ -254,3 +254,30 @@ def test_what_is_filled_once_is_not_multiplied() -> None:
     assert time_model._executions(packing, executed) == {"k.cu": {7: 64, 6: 128}}
     other = LaunchedFunction(Function("conv"), lines=[row | {"lanes": 64, "array": "y"}])
     assert time_model._executions(other, executed) == executed
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("name", "spec", "says"),
+    [
+        ("20_data_gradient_wgmma", "N1 C8 H9 W9 K8 R3 S3", ""),
+        ("20_data_gradient_wgmma", "N1 C8 H9 W9 K8 R3 S3 s1x2", "data gradients with a stride"),
+        ("21_weight_gradient_wgmma", "N1 C8 H9 W9 K8 R3 S3 s2", ""),
+        ("21b_weight_gradient_bf16", "N1 C8 H9 W9 K8 R3 S3", "weight gradients in 16 bits"),
+        ("11_wgmma_tf32", "N1 C8 H9 W9 K8 R3 S3 s2", ""),
+    ],
+)
+def test_what_the_model_does_not_know_is_not_shown(name: str, spec: str, says: str) -> None:
+    kernel = convlab.load(name, engine="sim")
+    prediction = SimpleNamespace(group="wgmma, below 0.1 ms")
+    reason = forecasts.unknown(kernel, kernel.asked(convlab.problem(spec)), prediction)
+    assert says in reason and bool(says) == bool(reason)
+    other = SimpleNamespace(group="fp32 units")
+    assert not forecasts.unknown(kernel, kernel.asked(convlab.problem(spec)), other)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("seconds", "group"), [(2e-4, "wgmma"), (2e-5, "wgmma, below 0.1 ms")])
+def test_short_times_on_wgmma_are_a_group_of_their_own(seconds: float, group: str) -> None:
+    part = SimpleNamespace(seconds=seconds, mix={"HGMMA": 1.0}, tensor_flops=1e9)
+    assert time_model.Prediction((part,), None).group == group
