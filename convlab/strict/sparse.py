@@ -1,4 +1,4 @@
-"""Define a setting for offsets over 2^31: an x or a y with more elements than an int can count.
+"""Define a setting for offsets over 2^31: a tensor with more elements than an int can count.
 
 In some problems few outputs read few elements of a large x, and the kernel runs as a whole. In the
 others, and in all problems of gradients, y or w is large too, and a sample of the blocks runs: twice,
@@ -127,7 +127,7 @@ class Sparse(Setting):
     """Run a problem that reads few elements of an x with more elements than an int can count."""
 
     name: str = "sparse"
-    words: str = "with an x or a y of over 2^31 elements, accessing few of them"
+    words: str = "with a tensor of over 2^31 elements, accessing few of them"
     fits_any: bool = True
 
     def examine(self, kernel: Runnable, problem: Problem, seed: int) -> Report:

@@ -506,11 +506,11 @@ def test_patterns_do_not_count_what_was_not_watched(monkeypatch):
     assert reports.sentence == "k: INCORRECT on 1 of 3 problems"
     both = Reports("k", (good, unwatched))
     assert both.sentence == (
-        "k: correct on 2 of 2 problems; 1 run was watched only in part (--verbose lists it)"
+        "k: outputs correct on 2 of 2 problems; 1 run was watched only in part (--verbose lists it)"
     )
     listed = f"bounds were not watched: {unwatched.label}"
     assert listed in both.text(verbose=True) and listed not in str(both)
-    assert unwatched.sentence == f"90_fake on {PLAIN.label}: correct; bounds were not watched"
+    assert unwatched.sentence == f"90_fake on {PLAIN.label}: outputs correct; bounds were not watched"
 
 
 def test_the_sentence_of_a_default_check_is_short():

@@ -297,7 +297,7 @@ class Report(Result):
             return f"{self.kernel} on {self.label}: {verdict}"
         but = reservations(self._warned)
         part = f"; {self.unwatched}" if self.unwatched else ""
-        return f"{self.kernel} on {self.label}: {verdict}{but}{part}"
+        return f"{self.kernel} on {self.label}: {_correct(self.unwatched)}{but}{part}"
 
     @property
     def _warned(self) -> list[str]:
@@ -519,16 +519,17 @@ class Reports(Result):
         """How many runs had each outcome, and where: "correct on 5 of 5 problems"."""
         groups = self._groups
         if len(groups) > 1 and all(report.ok for report in self.reports):
-            return f"correct in all {len(self)} runs"
-        places: dict[str, list[str]] = {shown: [] for shown in SHOWN.values()}
+            return f"{_correct(self._watched_in_part)} in all {len(self)} runs"
+        shown = SHOWN | {CORRECT: _correct(self._watched_in_part and not self.wrong)}
+        places: dict[str, list[str]] = {text: [] for text in shown.values()}
         for reports, _, where in groups:
             counts = Counter(report.outcome for report in reports)
             if INCORRECT in counts:
                 # On how many it is correct is no news then.
                 del counts[CORRECT]
             for each, count in counts.items():
-                places[SHOWN[each]].append(where.format(f"{count} of {len(reports)}"))
-        parts = [f"{shown} {' and '.join(group)}" for shown, group in places.items() if group]
+                places[shown[each]].append(where.format(f"{count} of {len(reports)}"))
+        parts = [f"{text} {' and '.join(group)}" for text, group in places.items() if group]
         return ", ".join(parts)
 
     @property
@@ -689,6 +690,11 @@ class Reports(Result):
 
     def __bool__(self) -> bool:
         return self.ok
+
+
+def _correct(unwatched: object) -> str:
+    """Return the word for correct outputs; it is another one if not all of the runs was watched."""
+    return "outputs correct" if unwatched else SHOWN[CORRECT]
 
 
 def _head(pattern: str) -> str:
