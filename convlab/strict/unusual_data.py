@@ -9,7 +9,8 @@ These rules define a correct result on such data:
   not hold for fp16: a GPU never flushes its denormal numbers.
 - A sum in fp32 must be rounded to y's dtype only once, after the bias is added.
 - An inf or NaN changes exactly the outputs whose window contains it. A kernel must not multiply it
-  by the zeros of the padding. A ReLU turns -inf into 0, and keeps NaN.
+  by the zeros of the padding, but it must multiply it by a zero of the other tensor: the product is
+  NaN. A ReLU turns -inf into 0, and keeps NaN.
 - ``mixes: 2x2`` in a header declares that 2 x 2 outputs are computed from shared sums (Winograd). An
   inf or NaN in the window of one output may then make the whole tile inf or NaN. Sums of integers
   need not be exact, only within the bound of the class. ``mixes: image`` declares one tile for the
