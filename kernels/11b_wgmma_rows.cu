@@ -40,6 +40,96 @@ __device__ __forceinline__ void put_pixel(float4* s_to, int pitch, const unsigne
 }
 using Raw = decltype(raw(static_cast<const Number*>(nullptr)));
 
+// Four pixels of a channel, as they are in NCHW, and where wgmma expects them: pixel j of four (or
+// eight) channels, side by side.
+using Vector = std::conditional_t<kSize == 4, float4, uint2>;
+__device__ __forceinline__ void put_pixels(float4* s_to, const float4 (&x)[4], int first, int end) {
+    if (first <= 0 && end > 0) s_to[0] = ready(x[0].x, x[1].x, x[2].x, x[3].x);
+    if (first <= 1 && end > 1) s_to[1] = ready(x[0].y, x[1].y, x[2].y, x[3].y);
+    if (first <= 2 && end > 2) s_to[2] = ready(x[0].z, x[1].z, x[2].z, x[3].z);
+    if (first <= 3 && end > 3) s_to[3] = ready(x[0].w, x[1].w, x[2].w, x[3].w);
+}
+__device__ __forceinline__ void put_pixels(float4* s_to, const uint2 (&x)[8], int first, int end) {
+    #pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        // A word has two pixels. The even one is in its lower half, the odd one in the upper half.
+        auto pair = [&](int c) {
+            return j < 2 ? __byte_perm(x[c].x, x[c + 1].x, j % 2 ? 0x7632 : 0x5410)
+                         : __byte_perm(x[c].y, x[c + 1].y, j % 2 ? 0x7632 : 0x5410);
+        };
+        if (first <= j && end > j)
+            reinterpret_cast<uint4*>(s_to)[j] = make_uint4(pair(0), pair(2), pair(4), pair(6));
+    }
+}
+
+struct Part {
+    int n, q0, p0, rows;
+};
+
+// A producer warp: stages rows of x, and reads four pixels at a time. An item is four pixels of a
+// quad (or octet) of channels, for each lane; a warp has eight such groups of pixels and four quads.
+template <typename PartAt>
+__device__ __forceinline__ void stage_vectors(const ConvProblem& conv, const Walk& walk,
+                                              char* s_bytes, uint64_t* x_full, uint64_t* x_empty,
+                                              int group, int first_part, const PartAt& part_at,
+                                              const Number* g_x) {
+    const int warp = threadIdx.x / 32 % kRowLoaders, lane = threadIdx.x % 32;
+    const int C_group = conv.C / conv.groups, quads = 2 * walk.chunks;
+    const int64_t HW = int64_t(conv.H) * conv.W;
+    const int across = ceil_div(3 + walk.pitch, 32), items = across * ceil_div(quads, 4);
+    const int my_quad = lane / 2 % 4, my_pixel = 4 * (lane % 2 + lane / 8 * 2);
+    int slot = 0, parity = 0;
+    for (int64_t i_part = first_part; i_part < walk.parts; i_part += walk.lanes) {
+        const Part part = part_at(i_part);
+        const Number* x_n = g_x + (int64_t(part.n) * conv.C + group * C_group) * HW;
+        const int left = (part.q0 - conv.pad_w) & 3;   // pixels that are read but not staged
+        // From this pixel on, a staged row holds the first columns of the next row. Both rows have only
+        // zeros around this pixel, so four pixels never come from two rows.
+        const bool last_strip = part.q0 + walk.columns >= conv.Q;
+        const int next_at = walk.wraps && last_strip ? conv.Q - part.q0 + walk.gap : 1 << 30;
+        const int h0 = part.p0 - conv.pad_h;
+        for (int h = h0; h < h0 + part.rows - 1 + walk.window; ++h) {
+            float4* s_row = reinterpret_cast<float4*>(s_bytes + walk.x_at) + slot * walk.row_units;
+            for (int first = 0; first < items; first += kVectorItems * kRowLoaders) {
+                Vector r_x[kVectorItems][kVector];
+                #pragma unroll
+                for (int i = 0; i < kVectorItems; ++i) {
+                    const int item = first + i * kRowLoaders + warp;
+                    const int quad = item / across * 4 + my_quad;
+                    const int pixel = item % across * 32 + my_pixel - left;
+                    const bool next = pixel >= next_at;
+                    const int row = h + next;
+                    const int w = (next ? pixel - next_at : part.q0 + pixel) - conv.pad_w;
+                    const bool inside = unsigned(row) < unsigned(conv.H) &&
+                                        unsigned(w) < unsigned(conv.W) && pixel < walk.pitch;
+                    const int channels = inside ? C_group - quad * kVector : 0;
+                    const Number* from = x_n + quad * kVector * HW + (int64_t(row) * conv.W + w);
+                    #pragma unroll
+                    for (int c = 0; c < kVector; ++c)
+                        r_x[i][c] = c < channels ? *reinterpret_cast<const Vector*>(from + c * HW)
+                                                 : Vector{};
+                }
+                if (first == 0) mbarrier_wait(&x_empty[slot], parity ^ 1);
+                #pragma unroll
+                for (int i = 0; i < kVectorItems; ++i) {
+                    const int item = first + i * kRowLoaders + warp;
+                    const int quad = item / across * 4 + my_quad;
+                    const int pixel = item % across * 32 + my_pixel - left;
+                    const int end = quad < quads ? walk.pitch - pixel : 0;
+                    put_pixels(s_row + quad * walk.pitch + pixel, r_x[i], -pixel, end);
+                }
+            }
+            fence_proxy_async();
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive(&x_full[slot]);
+            if (++slot == walk.ring) {
+                slot = 0;
+                parity ^= 1;
+            }
+        }
+    }
+}
+
 template <int kN>
 __global__ void __launch_bounds__(kThreads, 1)
 conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
@@ -57,9 +147,6 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
     const int k_tile = k_block % walk.k_blocks * (walk.alternate ? 1 : 2);
     const int C_group = conv.C / conv.groups, K_group = conv.K / conv.groups;
 
-    struct Part {
-        int n, q0, p0, rows;
-    };
     auto part_at = [&](int64_t i) {
         const int64_t row = i / walk.tiles_q;   // of parts
         Part part;
@@ -94,6 +181,10 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
                               (int64_t(group) * walk.k_tiles + tile) * bytes,
                           bytes, w_full);
             }
+        }
+        if (walk.vectors) {
+            stage_vectors(conv, walk, s_bytes, x_full, x_empty, group, first_part, part_at, g_x);
+            return;
         }
         const int thread = threadIdx.x - 256, items = walk.chunks * walk.pitch;
         const int64_t HW = int64_t(conv.H) * conv.W;
@@ -288,8 +379,8 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
                 fence_proxy_async();
                 __syncwarp();
 
-                // One lane starts the copies, of eight channels. All lanes compute the same addresses, so
-                // these lie in uniform registers, which a copy needs.
+                // One lane starts the copies, of eight channels. All lanes compute the same addresses,
+                // so these lie in uniform registers, which a copy needs.
                 const int channels = min_of(8, k_count - 8 * half);
                 if (lane == 0) {
                     char* to = reinterpret_cast<char*>(y_row + 8 * half * PQ);
@@ -369,21 +460,24 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     if (int64_t(workspace_bytes) < packed) return "the workspace is too small for the filter";
     const bool aligned = reinterpret_cast<uintptr_t>(y) % 32 == 0 && conv.Q % kSector == 0;
     const bool wraps = !aligned && conv.Q >= kSector && conv.P > 1;
+    const bool in_fours = conv.W % 4 == 0 && reinterpret_cast<uintptr_t>(x) % sizeof(Vector) == 0 &&
+                          conv.C / conv.groups > kChannels;
     // Take the width that computes the fewest columns.
     Walk best = {};
     int64_t best_cost = 0;
     int best_n = 0;
-    for (int n : kWidths) {
+    auto try_width = [&](int n, bool vectors) {
         Walk walk = {};
         walk.chunks = ceil_div(conv.C / conv.groups, kChannels);
+        walk.vectors = vectors;
         walk.k_tiles = ceil_div(conv.K / conv.groups, kKTile);
         walk.alternate = walk.k_tiles == 1;
         const int spare = 2;   // rows, so that the loaders are ahead of the consumers
         if (!walk.alternate && !place(walk, conv, device.smem, n, spare)) walk.alternate = true;
         if (walk.alternate && !place(walk, conv, device.smem, n, spare) &&
-            !place(walk, conv, device.smem, n, 0)) continue;
+            !place(walk, conv, device.smem, n, 0)) return;
         if (!(wraps && cut(walk, conv, n, aligned, true)) && !cut(walk, conv, n, aligned, false))
-            continue;
+            return;
         walk.k_blocks = walk.alternate ? walk.k_tiles : ceil_div(walk.k_tiles, 2);
         const int64_t cost = int64_t(walk.tiles_q) * n;
         if (best_n == 0 || cost < best_cost) {
@@ -391,7 +485,11 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
             best_cost = cost;
             best_n = n;
         }
-    }
+    };
+    if (in_fours)
+        for (int n : kWidths) try_width(n, true);
+    if (best_n == 0)   // the rows are a little wider if x is read in fours
+        for (int n : kWidths) try_width(n, false);
     if (best_n == 0) return "the rows do not fit into shared memory";
     // Enough parts that all blocks have about the same number of them.
     const int64_t strips = int64_t(conv.N) * best.tiles_q;

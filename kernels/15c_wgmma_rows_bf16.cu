@@ -13,7 +13,7 @@
 // epilogue: bias, relu
 // arch: sm_90a
 // supports: sm >= 90, stride_h == 1, stride_w == 1, Q >= 4, (R - 1) * dilation_h <= 15,
-//       26112 + (C // groups + 15) // 16 * (2048 * R * S
+//       17920 + (C // groups + 15) // 16 * (2048 * R * S
 //             + 32 * ((R - 1) * dilation_h + 1) * (128 + (S - 1) * dilation_w)) <= smem
 // limits: Memory, as 11b.
 #define NUMBER bf16

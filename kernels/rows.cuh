@@ -27,6 +27,7 @@ static_assert(PART >= 1, "PART: at least 1");
 constexpr int kRowLoaders = 4;                   // warps that stage x
 constexpr int kSize = int(sizeof(Number));
 constexpr int kItems = kSize == 4 ? 4 : 2;       // pixels that a loader's lane has in flight
+constexpr int kVectorItems = 4;                  // or so many times four pixels of kVector channels
 constexpr int kChannels = kChunkBytes / kSize;   // of a chunk
 constexpr int kSector = 32 / kSize;              // numbers of a sector
 constexpr int kVector = 16 / kSize;              // the copy engine aligns to so many numbers
@@ -39,9 +40,10 @@ struct Walk {
     int chunks, k_tiles, k_blocks, lanes;
     bool alternate;     // consumers have the same 64 channels and every other row, not the same row
     bool wraps;         // the last strip also stores the first columns of the next row
+    bool vectors;       // x is read four pixels at a time
     int columns, tiles_q, part, parts_p;
     int64_t parts;
-    int gap;            // (S - 1) * dilation_w: columns of x that a row needs beyond those of y
+    int gap;            // columns of x beyond those of y, for a row: at least (S - 1) * dilation_w
     int window;         // rows of x for a row of y
     int ring;           // rows of x that fit into shared memory
     int pitch;          // of a staged row, in units of 16 bytes, for four (or eight) channels
@@ -53,7 +55,7 @@ struct Walk {
 // Numbers between two channels of y in shared memory. Eight channels are written at a time, and with
 // this pitch they lie in different banks.
 __host__ __device__ constexpr int y_pitch(int n) {
-    return kSize == 4 ? (n + 31) / 32 * 32 + 8 : (n + 8 + 63) / 64 * 64 + 8;
+    return kSize == 4 ? (n + 31) / 32 * 32 + 8 : (n + 63) / 64 * 64 + 8;
 }
 
 // Places everything in shared memory. Returns whether there is room for `spare` rows more than an
@@ -61,6 +63,13 @@ __host__ __device__ constexpr int y_pitch(int n) {
 inline bool place(Walk& walk, const ConvProblem& conv, int smem, int n, int spare) {
     walk.gap = (conv.S - 1) * conv.dilation_w;
     walk.pitch = n + walk.gap;
+    if (walk.vectors) {
+        // The next row's first column is then as far from a multiple of four as this row's.
+        walk.gap += -(conv.Q + walk.gap) & 3;
+        // An odd pitch: eight lanes that store two pixels of four quads (or octets) of channels have no
+        // bank conflict.
+        walk.pitch = (n + walk.gap) | 1;
+    }
     walk.row_units = walk.chunks * 2 * walk.pitch;
     walk.window = (conv.R - 1) * conv.dilation_h + 1;
     const int64_t filter = int64_t(walk.chunks) * conv.R * conv.S * kTapBytes;

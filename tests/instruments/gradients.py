@@ -8,8 +8,9 @@
 "measure" checks and times every rung that supports a problem, except the two that are the formula as
 loops, next to cuDNN with inputs in NCHW and in channels_last. It writes the file after each problem, and
 skips what the file has: you can interrupt it and run it again. "counters" reads hardware counters of the
-fastest rung of each headline gradient in the file, again only of those that have none. "write" makes the tables from the file in
-the repository, ``tests/instruments/gradients_h100.json``: copy a file of one GPU there.
+fastest rung of each headline gradient in the file, again only of those that have none. "write" makes the
+tables from the file in the repository, ``tests/instruments/gradients_h100.json``: copy a file of one GPU
+there.
 """
 
 import argparse
@@ -172,7 +173,8 @@ def measure(file: Path, sets: Sequence[str], classes: Sequence[str], seconds: fl
                     continue
                 finally:
                     torch.cuda.empty_cache()
-                kept["made"] = f"{describe()}; {datetime.date.today()}"
+                made = f"{describe()}; {datetime.date.today()}"
+                kept.setdefault("made", {}).setdefault(name, {})[precision] = made
                 file.write_text(json.dumps(kept, indent=1) + "\n")
                 print(name, precision, label, _line(rows[label]), flush=True)
 
@@ -235,7 +237,7 @@ def table(rows: dict[str, Any]) -> pd.DataFrame:
                 "cuDNN": short(cudnn),
                 "channels_last": short(beside),
                 "rung": name,
-                "ms": short(time_ms),
+                "ms": "-" if math.isnan(time_ms) else short(time_ms),
                 "times cuDNN": _ratio(cudnn / time_ms),
                 "times its better layout": _ratio(min(cudnn, beside) / time_ms),
             }
@@ -306,9 +308,16 @@ def markdown(kept: dict[str, Any], name: str) -> str:
         ]
     parts.append(
         "Median times in ms, with a cold L2 cache, inputs in NCHW, cuDNN in benchmark mode. "
-        f"SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz; {kept['made']}."
+        f"SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz; {conditions(kept['made'][name])}."
     )
     return "\n\n".join(parts)
+
+
+def conditions(made: dict[str, str]) -> str:
+    """Return the GPU, versions and day of a set's classes, once if they are the same."""
+    if len(set(made.values())) == 1:
+        return next(iter(made.values()))
+    return "; ".join(f"in {precision}: {each}" for precision, each in made.items())
 
 
 def write(page: Path) -> None:

@@ -1,4 +1,4 @@
-"""11b walks down the image: what its header says that it supports, and the sizes of its wgmmas."""
+"""11b and 15c walk down the image: what their headers support, how they read x, and the sizes of wgmmas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from convlab.core.kernel.kernel import Kernel, load
 from convlab.core.problem.problem import Problem
 from tests.suites import ENTRY
 
-RUNG = "11b_wgmma_rows"
+# For each rung, the channels of a chunk.
+RUNGS = {"11b_wgmma_rows": 8, "15c_wgmma_rows_bf16": 16}
 # R, S and the dilations. For each, the filter and the input rows of a window fill a block's shared
 # memory at another number of channels.
 WINDOWS = [
@@ -38,13 +39,18 @@ def window(R: int, S: int, dilation_h: int, dilation_w: int, C: int) -> Problem:
     return Problem(1, C, H, W, 3, R, S, dilation=(dilation_h, dilation_w))
 
 
+@pytest.fixture(scope="module", params=RUNGS)
+def rung(request: pytest.FixtureRequest) -> Kernel:
+    return load(request.param, engine="sim")
+
+
 @pytest.fixture(scope="module")
-def unlimited() -> Kernel:
+def unlimited(rung: Kernel) -> Kernel:
     """The rung with a header that declines only what no text of conv2d can refuse."""
-    text = (KERNEL_DIR / f"{RUNG}.cu").read_text()
+    text = (KERNEL_DIR / f"{rung.name}.cu").read_text()
     own, count = re.subn(
-        r"// supports: .*?\n// best:",
-        "// supports: sm >= 90, stride_h == 1, stride_w == 1\n// best:",
+        r"// supports: .*?\n// (best|limits):",
+        r"// supports: sm >= 90, stride_h == 1, stride_w == 1\n// \1:",
         text,
         flags=re.DOTALL,
     )
@@ -54,7 +60,7 @@ def unlimited() -> Kernel:
 
 def is_refused(kernel: Kernel, problem: Problem) -> bool:
     """Return whether conv2d itself refuses a problem."""
-    inputs = reference.inputs(problem)
+    inputs = reference.inputs(problem, format=kernel.format)
     try:
         kernel(*inputs, dilation=problem.dilation)
     except LaunchError as error:
@@ -65,22 +71,47 @@ def is_refused(kernel: Kernel, problem: Problem) -> bool:
 
 @pytest.mark.parametrize("sizes", WINDOWS, ids=lambda sizes: "x".join(map(str, sizes)))
 def test_the_header_supports_what_the_kernel_can_do_and_no_more(
-    unlimited: Kernel, sizes: tuple[int, int, int, int]
+    rung: Kernel, unlimited: Kernel, sizes: tuple[int, int, int, int]
 ) -> None:
-    rung = load(RUNG, engine="sim")
-    chunks = next(c for c in range(100) if rung.unsupported(window(*sizes, 8 * c + 1)))
+    chunk = RUNGS[rung.name]
+    chunks = next(c for c in range(100) if rung.unsupported(window(*sizes, chunk * c + 1)))
     assert chunks >= 1
-    assert not is_refused(unlimited, window(*sizes, 8 * chunks))
-    assert is_refused(unlimited, window(*sizes, 8 * chunks + 1))
+    assert not is_refused(unlimited, window(*sizes, chunk * chunks))
+    assert is_refused(unlimited, window(*sizes, chunk * chunks + 1))
 
 
 @pytest.mark.parametrize("sizes", TOO_TALL, ids=lambda sizes: "x".join(map(str, sizes)))
 def test_a_window_of_more_than_16_rows_is_not_supported(
-    unlimited: Kernel, sizes: tuple[int, int, int, int]
+    rung: Kernel, unlimited: Kernel, sizes: tuple[int, int, int, int]
 ) -> None:
     problem = window(*sizes, 1)
-    assert "(R - 1) * dilation_h <= 15" in load(RUNG, engine="sim").unsupported(problem)
+    assert "(R - 1) * dilation_h <= 15" in rung.unsupported(problem)
     assert is_refused(unlimited, problem)
+
+
+# Rows of x of a multiple of four numbers, and more channels than a chunk has, so x is read four pixels at a
+# time. The strips begin at each distance from a multiple of four, and the last one holds the next row's first
+# columns.
+IN_FOURS = [
+    "N1 C24 H7 W300 K70 R3 S3 p1",
+    "N2 C24 H8 W520 K64 R3 S3",
+    "N1 C40 H6 W260 K66 R3 S3 p2",
+    "N1 C24 H6 W264 K64 R3 S4 p0x3",
+    "N1 C48 H7 W320 K96 R2 S5 p1x2",
+    "N1 C34 H9 W16 K66 R3 S3 p1 g2",
+    "N2 C17 H5 W4 K3 R2 S2 p1 bias relu",
+    "N1 C20 H5 W536 K8 R1 S3 d1x5",
+]
+
+
+@pytest.mark.parametrize("spec", IN_FOURS)
+@pytest.mark.parametrize("engine", ["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", RUNGS)
+def test_x_is_read_four_pixels_at_a_time(name: str, engine: str, spec: str) -> None:
+    asked = convlab.problem(spec)
+    assert asked.W % 4 == 0
+    assert asked.C // asked.groups > RUNGS[name]
+    convlab.check(load(name, engine=engine), asked, scale=None, raises=True)
 
 
 # Each size and type of wgmma_n.cuh, on its own: y = a b^T, with a (64, k) and b (n, k) from x.
