@@ -358,6 +358,30 @@ def heaviest(outcomes: Iterable[str]) -> str:
     return min(outcomes, key=[*SHOWN].index, default=CORRECT)
 
 
+# Warnings that the sentence of a correct kernel has, because the contract or CUDA forbids what it does.
+_FORBIDDEN = {
+    "allocation": "it allocates GPU memory in its entry point",
+    "refused launch": "one of its CUDA calls fails",
+    "shuffle outside the mask": "a shuffle reads from a lane that its mask does not name",
+    "race": "lanes of a warp exchange values without __syncwarp",
+}
+
+
+def reservations(kinds: Iterable[str]) -> str:
+    """Return what is forbidden although the outputs are correct, as the end of a sentence; or "".
+
+    `kinds` are those of the warnings.
+
+    >>> reservations(["compiler warning", "allocation"])
+    ', but it allocates GPU memory in its entry point (warning)'
+    """
+    kinds = set(kinds)
+    said = [text for kind, text in _FORBIDDEN.items() if kind in kinds]
+    if not said:
+        return ""
+    return f", but {' and '.join(said)} (warning{'s' * (len(said) > 1)})"
+
+
 # Kinds of findings that are consequences: of a fault of another kind, if there is one.
 _CONSEQUENCES = ("not repeatable", "wrong after other calls", "wrong stream")
 # Comparisons of y come last: they say that outputs are incorrect, and nothing of the cause.

@@ -374,7 +374,8 @@ def _convolve(
 ) -> str | None:
     """Call the kernel's entry points; return the text of an error, or None.
 
-    The workspace and the plan begin `shift` bytes after the start of a page.
+    The workspace and the plan begin `shift` bytes after the start of a page. As on a GPU, `conv2d` is not
+    called for a y without elements, whose address is None.
     """
     plan = _own_buffer(runtime, b"plan", entry.plan(), shift)
     workspace = _own_buffer(runtime, b"workspace", workspace_bytes, shift)
@@ -386,7 +387,7 @@ def _convolve(
         # The caller may free the filter before it calls conv2d with the plan.
         runtime.sim_hide(c_void_p(w), 1)
     runtime.sim_null(f"; {_null_arguments(bias, workspace_bytes)}".encode())
-    if error is None:
+    if error is None and y is not None:
         error = entry.compute(x, plan or w, bias, y, workspace, workspace_bytes, stream)
     if plan:
         runtime.sim_hide(c_void_p(w), 0)

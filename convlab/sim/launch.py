@@ -79,8 +79,6 @@ class SimLaunch(Launch):
         self.y.fill_(math.nan)
 
     def __call__(self) -> None:
-        if not self.y.numel():
-            return
         self.counters = None
         self._trace = None
         self.launches = []

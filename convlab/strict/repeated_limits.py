@@ -19,6 +19,8 @@ _REPEATED = {
     "limits.images_3x3": ("awkward.images_66000", "RS"),
     "limits.images_1x1": ("awkward.images_66000", "RS"),
     "limits.images_octets": ("awkward.images_66000", "CK"),
+    "limits.empty_1x1": ("limits.empty", "RS"),
+    "limits.empty_depthwise": ("limits.empty", "CK G"),
     "limits.width_3x3": ("limits.width_65540", "RS"),
     "limits.width_1x1": ("limits.width_65540", "RS"),
     "limits.width_octets": ("limits.width_4100", "RS CK"),

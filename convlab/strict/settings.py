@@ -2,7 +2,7 @@
 
 A kernel that is correct on all problems runs in each setting on a 3x3 problem and a 1x1 problem. The
 settings are unusual data (`unusual_data.py`), tensors at other addresses, calls for other problems
-first (`after_others.py`), little workspace, and an x of over 2^31 elements (`sparse.py`).
+first (`after_others.py`), little workspace, and a tensor of over 2^31 elements (`sparse.py`).
 
 x, w and bias may start at any multiple of their element size, y at any multiple of 16 bytes, the
 workspace and the prepared filter at any multiple of 256 bytes. A kernel with wider accesses must test

@@ -161,7 +161,7 @@ def _less(value: int, least: int) -> list[int]:
     """Return smaller values to try: the least, then half as far from the value each time."""
     tried = {least}
     step = value - least
-    while step := step // 2:
+    while (step := step // 2) > 0:
         tried.add(value - step)
     if value > least:
         tried.add(value - 1)

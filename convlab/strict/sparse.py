@@ -1,4 +1,4 @@
-"""Define a setting for offsets over 2^31: an x or a y with more elements than an int can count.
+"""Define a setting for offsets over 2^31: a tensor with more elements than an int can count.
 
 In some problems few outputs read few elements of a large x, and the kernel runs as a whole. In the
 others, and in all problems of gradients, y or w is large too, and a sample of the blocks runs: twice,
@@ -34,12 +34,15 @@ from ..core.problem.problem import Problem
 _SECONDS = 20.0
 # For each problem the number of channels, and the height and width of the image.
 _PLANES = ((3, 32800), (1, 46400))
+# A filter of over 2^31 elements with one channel a group.
+_FILTER_OF_GROUPS = "N1 C240000000 H3 W3 K240000000 R3 S3 g240000000"
 # Problems whose blocks, or the outputs that they stored, are a sample. A kernel runs the first of each
 # line that it supports. The lines are:
 # - more images than a grid may have blocks in y or z;
 # - over 2^32 outputs, so that half of the offsets exceed 2^31: a large plane, many channels, and many
 #   groups;
-# - a filter of over 2^31 elements;
+# - a filter of two groups, of which each has between 2^31 and 2^32 elements: an int that holds the first offset
+#   of the second group is negative; or a filter of one group, or of a group for each channel;
 # - a problem on which a kernel may split the channels in parts. Each part has a few more than 2^29
 #   outputs, so that the bytes of 2, 4 or 8 parts in 32 bits are few.
 _LARGE = (
@@ -47,7 +50,13 @@ _LARGE = (
     ("N1 C1 H65600 W65600 K1 R1 S1", "N1 C1 H65600 W65600 K1 R3 S3 p1"),
     ("N2 C2 H1024 W1024 K2200 R1 S1", "N2 C2 H1024 W1024 K2200 R3 S3 p1"),
     ("N2 C46400 H216 W216 K46400 R3 S3 p1 g46400",),
-    ("N1 C8 H3 W3 K64000000 R3 S3", "N1 C64 H1 W2 K80000000 R1 S1"),
+    (
+        "N1 C16 H3 W3 K100000000 R3 S3 g2",
+        "N1 C128 H1 W2 K100000000 R1 S1 g2",
+        "N1 C8 H3 W3 K64000000 R3 S3",
+        "N1 C64 H1 W2 K80000000 R1 S1",
+        _FILTER_OF_GROUPS,
+    ),
     ("N2 C256 H648 W648 K640 R3 S3 p1", "N2 C512 H648 W648 K640 R1 S1"),
 )
 # Just over 2^24 outputs, whose number no float holds: 2^24 + 2^13 + 1. A number of blocks that is computed as a
@@ -64,16 +73,29 @@ _LARGE_DATA = (
     ("N2 C2200 H1024 W1024 K2 R1 S1", "N2 C2200 H1024 W1024 K2 R3 S3 p1"),
     ("N2 C2 H1024 W1024 K2200 R1 S1", "N2 C2 H1024 W1024 K2200 R3 S3 p1"),
     _LARGE[3],
-    ("N1 C80000000 H1 W2 K64 R1 S1", "N1 C64000000 H3 W3 K8 R3 S3"),
+    (
+        "N1 C100000000 H1 W2 K128 R1 S1 g2",
+        "N1 C100000000 H3 W3 K16 R3 S3 g2",
+        "N1 C80000000 H1 W2 K64 R1 S1",
+        "N1 C64000000 H3 W3 K8 R3 S3",
+        _FILTER_OF_GROUPS,
+    ),
 )
 # The same for a weight gradient, whose sums are long, so that images are small: many images; an x and a dy
-# of over 2^32 elements, half of which are of the second image; many groups; a dw of over 2^31 elements.
+# of over 2^32 elements, half of which are of the second image; many groups; a dw of over 2^32 elements in
+# two groups, or of over 2^31 elements.
 _LARGE_WEIGHT = (
     _LARGE[0],
     ("N2 C80000 H170 W170 K8 R1 S1", "N2 C80000 H170 W170 K8 R3 S3 p1"),
     ("N2 C8 H170 W170 K80000 R1 S1", "N2 C8 H170 W170 K80000 R3 S3 p1"),
     ("N2 C46400 H216 W216 K46400 R3 S3 p1 g46400",),
-    ("N1 C46400 H1 W2 K46400 R1 S1", "N1 C15600 H3 W3 K15600 R3 S3 p1"),
+    (
+        "N1 C92800 H1 W2 K92800 R1 S1 g2",
+        "N1 C31200 H3 W3 K31200 R3 S3 p1 g2",
+        "N1 C46400 H1 W2 K46400 R1 S1",
+        "N1 C15600 H3 W3 K15600 R3 S3 p1",
+        _FILTER_OF_GROUPS,
+    ),
 )
 _OF_GRADIENTS = {DATA_GRADIENT.name: _LARGE_DATA, WEIGHT_GRADIENT.name: _LARGE_WEIGHT}
 # So many products of the reference are computed at most.
@@ -105,7 +127,7 @@ class Sparse(Setting):
     """Run a problem that reads few elements of an x with more elements than an int can count."""
 
     name: str = "sparse"
-    words: str = "with an x or a y of over 2^31 elements, accessing few of them"
+    words: str = "with a tensor of over 2^31 elements, accessing few of them"
     fits_any: bool = True
 
     def examine(self, kernel: Runnable, problem: Problem, seed: int) -> Report:

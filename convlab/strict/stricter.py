@@ -78,7 +78,7 @@ class Strict:
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield trials with little workspace, in each setting, on other GPUs, with other values of
-        tunables, and on an x of over 2^31 elements.
+        tunables, and on a tensor of over 2^31 elements.
         """
         hosts = []
         if self.kernel.source:

@@ -9,7 +9,8 @@ These rules define a correct result on such data:
   not hold for fp16: a GPU never flushes its denormal numbers.
 - A sum in fp32 must be rounded to y's dtype only once, after the bias is added.
 - An inf or NaN changes exactly the outputs whose window contains it. A kernel must not multiply it
-  by the zeros of the padding. A ReLU turns -inf into 0, and keeps NaN.
+  by the zeros of the padding, but it must multiply it by a zero of the other tensor: the product is
+  NaN. A ReLU turns -inf into 0, and keeps NaN.
 - ``mixes: 2x2`` in a header declares that 2 x 2 outputs are computed from shared sums (Winograd). An
   inf or NaN in the window of one output may then make the whole tile inf or NaN. Sums of integers
   need not be exact, only within the bound of the class. ``mixes: image`` declares one tile for the
@@ -32,6 +33,7 @@ from ..core.correctness.setting import Setting
 from ..core.finding import Finding
 from ..core.kernel import data
 from ..core.kernel.runnable import Inputs, Runnable
+from ..core.problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
 from ..core.problem.format import Format
 from ..core.problem.problem import Problem
 
@@ -261,20 +263,14 @@ class Special(UnusualData):
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
         """Put inf and NaN where a kernel reads that goes one element too far."""
         x, w, bias = inputs
-        if not problem.computation.is_forward:
-            # In dy, or in x of a weight gradient: at the ends of rows, planes and images.
-            x[0, 0, -1, x.shape[3] // 2] = math.inf
-            x[-1, -1, x.shape[2] // 2, -1] = -math.inf
-            x[0, -1, 0, 0] = math.nan
-            return x, w, bias
+        if problem.computes == DATA_GRADIENT.name:
+            return *_special_of_dx(problem, x, w), bias
+        if problem.computes == WEIGHT_GRADIENT.name:
+            return *_special_of_dw(problem, x, w), bias
         # Zeros for the inf of x and the NaN of w to be multiplied with: the products are NaN.
         w[0, 0] = 0
         x[0, problem.C - problem.C // problem.groups, problem.H // 2] = 0
-        # A kernel without bounds checks reads these as row -1 of the next channel, and as column -1
-        # of the next row.
-        x[0, 0, -1, problem.W // 2] = math.inf
-        x[-1, -1, problem.H // 2, -1] = -math.inf
-        x[0, -1, 0, 0] = math.nan
+        _put_at_ends(x)
         sides = zip(problem.padding, problem.dilation, (problem.R, problem.S))
         if all(padding <= dilation * ((taps - 1) // 2) for padding, dilation, taps in sides):
             # This element of the filter is never multiplied with padding.
@@ -287,8 +283,7 @@ class Special(UnusualData):
             return y
         problem = expected.problem
         outputs = _outputs(expected)
-        P = problem.P
-        Q = problem.Q
+        P, Q = outputs.shape[2:]
         high, wide = (P, Q) if kernel.mixes == "image" else map(int, kernel.mixes.split("x"))
         plain = dataclasses.replace(problem, relu=False)
         sums = reference.truth(plain, *expected.inputs) if problem.relu else outputs
@@ -302,6 +297,57 @@ class Special(UnusualData):
             sums = reference.truth(plain, *finite)
             made_of_inf |= (y == 0) & ~torch.isnan(sums)
         return torch.where(spread & made_of_inf, outputs.to(y.dtype), y)
+
+
+def _put_at_ends(images: Tensor) -> None:
+    """Put inf and NaN at the ends of rows, planes and images.
+
+    A kernel without bounds checks reads these as row -1 of the next channel, and as column -1 of the
+    next row.
+    """
+    _, _, rows, columns = images.shape
+    images[0, 0, -1, columns // 2] = math.inf
+    images[-1, -1, rows // 2, -1] = -math.inf
+    images[0, -1, 0, 0] = math.nan
+
+
+def _special_of_dx(problem: Problem, dy: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Return dy and w of a data gradient with inf and NaN, and zeros for them to be multiplied with."""
+    group = problem.groups // 2
+    filters = problem.K // problem.groups
+    k = (group + 1) * filters - 1
+    w[0, 0] = 0
+    dy[0, k, problem.P // 2] = 0
+    _put_at_ends(dy)
+    tap = problem.R // 2, problem.S // 2
+    if problem.stride == (1, 1) and all(
+        dilation * max(i, taps - 1 - i) <= padding
+        for i, taps, padding, dilation in zip(
+            tap, (problem.R, problem.S), problem.padding, problem.dilation, strict=True
+        )
+    ):
+        # For each element of dx there is an element of dy that this one is multiplied with.
+        w[k, 0, *tap] = math.nan
+    return dy, w
+
+
+def _special_of_dw(problem: Problem, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x and dy of a weight gradient with inf and NaN, and zeros for them to be multiplied with."""
+    group = problem.groups // 2
+    k = (group + 1) * (problem.K // problem.groups) - 1
+    dy[0, 0] = 0
+    x[-1, group * (problem.C // problem.groups)] = 0
+    _put_at_ends(x)
+    pixel = problem.P // 2, problem.Q // 2
+    first = [i * stride - padding for i, stride, padding in zip(pixel, problem.stride, problem.padding)]
+    last = [
+        i + dilation * (taps - 1)
+        for i, dilation, taps in zip(first, problem.dilation, (problem.R, problem.S))
+    ]
+    if min(first) >= 0 and last[0] < problem.H and last[1] < problem.W:
+        # The window of this pixel has no padding.
+        dy[-1, k, *pixel] = math.nan
+    return x, dy
 
 
 def _outputs(expected: Reference) -> Tensor:

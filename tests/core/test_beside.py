@@ -61,9 +61,8 @@ def test_an_error_of_the_simulator_makes_a_set_incorrect():
 
 def test_a_kernel_that_is_correct_on_both_says_so():
     found = check(on_gpu(Fake()), [PLAIN, FULL], progress=False)
-    assert found.ok and found.sentence == (
-        "90_fake: correct on 2 of 2 problems and on 2 of 2 problems on the simulator"
-    )
+    assert found.ok and found.sentence == "90_fake: correct in all 4 runs"
+    assert "runs: 2 problems, 2 on the simulator" in str(found)
     report = check(on_gpu(Fake()), PLAIN)
     assert report.ok and "also correct on the simulator, on plain" in report.notes
 

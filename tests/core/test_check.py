@@ -504,10 +504,31 @@ def test_patterns_do_not_count_what_was_not_watched(monkeypatch):
     reports = Reports("k", (good, wrong, unwatched))
     assert reports.patterns is not None and seen == [(PLAIN, True), (FULL, False)]
     assert reports.sentence == "k: INCORRECT on 1 of 3 problems"
-    assert Reports("k", (good, unwatched)).sentence == (
-        "k: correct on 1 of 2 problems; on 1 of 2 problems the outputs are correct, but bounds were "
-        "not watched"
+    both = Reports("k", (good, unwatched))
+    assert both.sentence == (
+        "k: outputs correct on 2 of 2 problems; 1 run was watched only in part (--verbose lists it)"
     )
+    listed = f"bounds were not watched: {unwatched.label}"
+    assert listed in both.text(verbose=True) and listed not in str(both)
+    assert unwatched.sentence == f"90_fake on {PLAIN.label}: outputs correct; bounds were not watched"
+
+
+def test_the_sentence_of_a_default_check_is_short():
+    good = check(Fake(), PLAIN)
+    unusual = dataclasses.replace(good, setting="on zeros")
+    allocates = Finding("allocation", "conv2d allocates 4 bytes", error=False)
+    warned = dataclasses.replace(good, findings=(allocates,))
+    both = Reports("k", (good, unusual))
+    assert both.sentence == "k: correct in all 2 runs"
+    assert "runs: 1 problems, 1 in unusual settings" in str(both)
+    but = "correct, but it allocates GPU memory in its entry point (warning)"
+    assert warned.sentence == f"90_fake on {PLAIN.label}: {but}" and warned.ok
+    some = Reports("k", (warned, unusual), skipped=((FULL, "no"),))
+    assert some.ok and some.sentence == (
+        "k: correct in all 2 runs, but it allocates GPU memory in its entry point (warning), 1 unsupported"
+    )
+    wrong = Reports("k", (warned, check(Fake(shifted), FULL)))
+    assert wrong.sentence == "k: INCORRECT on 1 of 2 problems"
 
 
 NAN = math.nan

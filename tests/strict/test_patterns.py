@@ -397,7 +397,7 @@ LIMITED = {
     "R <= 3, S <= 3": lambda p: max(p.R, p.S) <= 3,
     "stride_h == stride_w": lambda p: p.stride[0] == p.stride[1],
     "Q % 4 == 0": lambda p: p.Q % 4 == 0,
-    "N <= 1": lambda p: p.N == 1,
+    "N <= 1": lambda p: p.N <= 1,
     "C // groups * R * S <= 4096": lambda p: p.gemm_k <= 4096,
 }
 

@@ -349,7 +349,7 @@ class OutputComparison:
         unwritten = _bits(y) == _POISON[y.dtype]
         bias = reference.inputs[2]
         values = expected.cpu().numpy()
-        usual = [1 / _USUAL < float(t.abs().max()) < _USUAL for t in reference.inputs[:2]]
+        usual = [_is_usual(tensor) for tensor in reference.inputs[:2]]
 
         def expected_at(places: np.ndarray) -> np.ndarray:
             if whole:
@@ -377,6 +377,11 @@ class OutputComparison:
             rms=reference.rms,
             usual=all(usual),
         )
+
+
+def _is_usual(tensor: Tensor) -> bool:
+    """Return whether the largest absolute value is ordinary: not inf, NaN, huge, tiny or 0."""
+    return tensor.numel() > 0 and 1 / _USUAL < float(tensor.abs().max()) < _USUAL
 
 
 def _memory_order(tensor: Tensor) -> tuple[int, ...]:

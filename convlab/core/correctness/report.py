@@ -24,6 +24,7 @@ from ..faults import (
     fault,
     heaviest,
     outcome,
+    reservations,
 )
 from ..finding import Finding
 from ..problem.problem import Problem
@@ -292,8 +293,16 @@ class Report(Result):
         verdict = self.verdict
         if verdict != BuildError.kind:
             verdict = SHOWN[self.outcome]
-        but = f", but {self.unwatched}" if self.ok and self.unwatched else ""
-        return f"{self.kernel} on {self.label}: {verdict}{but}"
+        if not self.ok:
+            return f"{self.kernel} on {self.label}: {verdict}"
+        but = reservations(self._warned)
+        part = f"; {self.unwatched}" if self.unwatched else ""
+        return f"{self.kernel} on {self.label}: {_correct(self.unwatched)}{but}{part}"
+
+    @property
+    def _warned(self) -> list[str]:
+        """The kinds of the warnings."""
+        return [finding.kind for finding in self.findings if not finding.error]
 
     @property
     def label(self) -> str:
@@ -493,48 +502,65 @@ class Reports(Result):
 
     @property
     def sentence(self) -> str:
-        """On how many problems the kernel is correct, and in how many runs in unusual settings."""
+        """In how many runs the kernel is correct, and how many of them were watched only in part."""
         skipped = f", {len(self.skipped)} unsupported" if self.skipped else ""
         if not self.reports:
             return f"{self.kernel}: nothing was checked{skipped}"
-        places: dict[str, list[str]] = {shown: [] for shown in SHOWN.values()}
-        for reports, where in self._groups:
-            counts = Counter(each.outcome for each in reports if not (each.ok and each.unwatched))
+        heading = "does not build with nvcc; simulated: " if self.errors else ""
+        left_out = f", {self.left_out} left out" if self.left_out else ""
+        if self.wrong:
+            # Neither a warning nor what was not watched is news about an incorrect kernel.
+            return f"{self.kernel}: {heading}{self._counts}{skipped}{left_out}"
+        but = reservations(kind for report in self.reports for kind in report._warned)
+        return f"{self.kernel}: {heading}{self._counts}{but}{skipped}{left_out}{self._in_part}"
+
+    @property
+    def _counts(self) -> str:
+        """How many runs had each outcome, and where: "correct on 5 of 5 problems"."""
+        groups = self._groups
+        if len(groups) > 1 and all(report.ok for report in self.reports):
+            return f"{_correct(self._watched_in_part)} in all {len(self)} runs"
+        shown = SHOWN | {CORRECT: _correct(self._watched_in_part and not self.wrong)}
+        places: dict[str, list[str]] = {text: [] for text in shown.values()}
+        for reports, _, where in groups:
+            counts = Counter(report.outcome for report in reports)
             if INCORRECT in counts:
                 # On how many it is correct is no news then.
                 del counts[CORRECT]
             for each, count in counts.items():
-                places[SHOWN[each]].append(where.format(count))
-        parts = [f"{shown} {' and '.join(group)}" for shown, group in places.items() if group]
-        heading = "does not build with nvcc; simulated: " if self.errors else ""
-        left_out = f", {self.left_out} left out" if self.left_out else ""
-        # What was not watched is no news about an incorrect kernel.
-        unwatched = () if self.wrong else self._unwatched
-        text = "; ".join(filter(None, [", ".join(parts), *unwatched]))
-        return f"{self.kernel}: {heading}{text}{skipped}{left_out}"
+                places[shown[each]].append(where.format(f"{count} of {len(reports)}"))
+        parts = [f"{text} {' and '.join(group)}" for text, group in places.items() if group]
+        return ", ".join(parts)
 
     @property
-    def _groups(self) -> list[tuple[list[Report], str]]:
-        """The reports in groups, each with the end of a sentence: "on {} of 5 problems"."""
+    def _groups(self) -> list[tuple[list[Report], str, str]]:
+        """The reports in groups, each with what it is, alone ("problems") and in a sentence."""
         engine = self.reports[0].engine
         own = [report for report in self.ordinary if report.engine == engine]
         # The simulator runs a few problems beside a GPU.
         beside = [report for report in self.ordinary if report.engine != engine]
         unusual = [report for report in self if report.setting]
         groups = [
-            (own, f"on {{}} of {len(own)} problems"),
-            (unusual, f"in {{}} of {len(unusual)} runs in unusual settings"),
-            (beside, f"on {{}} of {len(beside)} problems on the simulator"),
+            (own, "problems", "on {} problems"),
+            (unusual, "in unusual settings", "in {} runs in unusual settings"),
+            (beside, "on the simulator", "on {} problems on the simulator"),
         ]
-        return [(reports, where) for reports, where in groups if reports]
+        return [group for group in groups if group[0]]
 
     @property
-    def _unwatched(self) -> Iterator[str]:
-        """Parts of the sentence: on how many problems the outputs are correct, but not all was watched."""
-        for reports, where in self._groups:
-            counts = Counter(each.unwatched for each in reports if each.ok and each.unwatched)
-            for what, count in counts.items():
-                yield f"{where.format(count)} the outputs are correct, but {what}"
+    def _watched_in_part(self) -> list[Report]:
+        """The reports of correct outputs of which not all was watched."""
+        return [report for report in self.reports if report.ok and report.unwatched]
+
+    @property
+    def _in_part(self) -> str:
+        """How many runs were watched only in part, as the end of the sentence; or an empty text."""
+        count = len(self._watched_in_part)
+        if not count:
+            return ""
+        runs = "run was" if count == 1 else "runs were"
+        them = "it" if count == 1 else "them"
+        return f"; {count} {runs} watched only in part (--verbose lists {them})"
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -549,6 +575,9 @@ class Reports(Result):
         """The error closest to its bound, warnings, patterns, and the problems that fail."""
         lines = [f"  {finding_text(finding)}" for finding in self.errors]
         if self.ok:
+            if len(self._groups) > 1:
+                kinds = [f"{len(reports)} {what}" for reports, what, _ in self._groups]
+                lines.append(f"  runs: {', '.join(kinds)}")
             closest = max(self.ordinary, key=lambda report: report.error / report.bound)
             lines.append(
                 f"  closest to its bound: relative error {closest.error:.2g}, bound "
@@ -592,11 +621,15 @@ class Reports(Result):
 
     @property
     def all_details(self) -> Sequence[str]:
-        """The details, and why each unsupported problem is not supported."""
+        """The details, what was watched only in part, and why problems are not supported."""
         if not self.reports:
             return self.details
         counted = [line for line in self.details if not line.endswith("--verbose lists them")]
-        return [*counted, *(f"  {line}" for line in self._unsupported)]
+        in_part = _grouped(self._watched_in_part, lambda report: report.unwatched)
+        lines = [
+            f"{what}: {'; '.join(report.label for report in reports)}" for what, reports in in_part
+        ]
+        return [*counted, *(f"  {line}" for line in (*lines, *self._unsupported))]
 
     @property
     def _unsupported(self) -> list[str]:
@@ -657,6 +690,11 @@ class Reports(Result):
 
     def __bool__(self) -> bool:
         return self.ok
+
+
+def _correct(unwatched: object) -> str:
+    """Return the word for correct outputs; it is another one if not all of the runs was watched."""
+    return "outputs correct" if unwatched else SHOWN[CORRECT]
 
 
 def _head(pattern: str) -> str:

@@ -92,7 +92,7 @@ class Setting:
 
     def in_part(self) -> str:
         """Return what a run did not watch, if a launch had too many accesses."""
-        return "races were watched in a part of the run"
+        return "races were watched in only a part of the run"
 
     def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
         """Return lists of problems: the kernel runs once for each list, after calls for its problems."""
