@@ -145,7 +145,7 @@ def _examine(
         **compared.numbers,
         patterns=tuple(patterns),
         notes=tuple(all_notes),
-        threads=_most_threads(launch),
+        threads=most_threads(launch.launches),
         counters=runs.counters,
         unwatched=setting.in_part() if launch.watched_in_part else "",
         host_seconds=runs.seconds,
@@ -239,10 +239,10 @@ def _errors_and_warnings(
     return dict.fromkeys([*errors, *warnings.values()])
 
 
-def _most_threads(launch: Launch) -> dict[str, int]:
+def most_threads(launches: Iterable[dict[str, Any]]) -> dict[str, int]:
     """Return for each kernel of a simulated call the number of threads of its largest block."""
     most: dict[str, int] = {}
-    for each in launch.launches:
+    for each in launches:
         name = str(each["kernel"])
         most[name] = max(most.get(name, 0), math.prod(each["block"]))
     return most
