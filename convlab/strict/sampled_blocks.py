@@ -1,12 +1,13 @@
 """Run a problem of 66,000 images or rows in a sample of the blocks, for a kernel that takes long on it.
 
 Such a problem shows the limits of grids and of 16-bit numbers. If a kernel multiplies a tile for each image, a run
-of all blocks takes minutes on the simulator. A sample is enough if one of its launches accesses the last element of
-each large tensor: a number of 16 bits never gets there. Then the outputs that the sample stored are compared, if
-they are no parts of sums. Otherwise all blocks run.
+of all blocks takes minutes on the simulator. A sample is enough if one of its launches accesses, in each large
+tensor, an element past the last image or row that 16 bits can number. Then the outputs that the sample stored are
+compared, if they are no parts of sums. Otherwise all blocks run.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -17,24 +18,26 @@ from ..core.correctness.report import Report
 from ..core.correctness.setting import ONCE
 from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
+from ..core.machine.gpus import DEFAULT_GPU, Gpu
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from .sparse import BLOCKS, BLOCKS_ACCESSES, arena_for, compared_blocks
+from .sparse import BLOCKS, BLOCKS_ACCESSES, WIDE, arena_for, compared_blocks
 
-# The problems, each with the size that is large. All their inputs are read, and all outputs written.
+# The problems, each with the size that is large, and with its dimension in x, dx, y and dy. All elements of these
+# are accessed.
 _LARGE_SIZE = {
-    "awkward.images_66000": "N",
-    "limits.images_3x3": "N",
-    "limits.images_1x1": "N",
-    "limits.height_65541": "H",
+    "awkward.images_66000": ("N", 0),
+    "limits.images_3x3": ("N", 0),
+    "limits.images_1x1": ("N", 0),
+    "limits.height_65541": ("H", 2),
 }
+# The first number that 16 bits do not hold.
+_PAST_16_BITS = 1 << 16
 # The simulator first counts what a kernel does for so many images or rows. If that is more than `_COSTLY`, a
 # sample runs. A request of a warp has 32 accesses, and takes as long as 1024 operations of a tensor core.
 _FEW = 66
 _COSTLY = 500_000
 _OPERATIONS_OF_AN_ACCESS = 32
-# An output or input with so many elements grows with the large size.
-_MANY_ELEMENTS = 60_000
 # The time limit of a sample, in seconds. After it, all blocks run.
 _SECONDS = 20.0
 # What these errors say is about the sample, not about the kernel.
@@ -48,23 +51,12 @@ def sampled(kernel: Runnable, problem: Problem, seed: int) -> Report | None:
     """
     if not _takes_long(kernel, problem):
         return None
-    from ..sim.launch import simulated
-
     arena, _ = arena_for(kernel, problem, torch.Generator().manual_seed(seed))
-    try:
-        trace = simulated(
-            kernel,
-            problem,
-            arena,
-            sample=(BLOCKS, seed),
-            watch=BLOCKS_ACCESSES,
-            time_limit=_SECONDS,
-        )
-    except LaunchError as error:
-        if error.kind in _OF_THE_SAMPLE:
-            return None
-        raise
-    if not trace.reaches or not _reaches_ends(trace, problem, arena):
+    trace = _run_sample(kernel, problem, arena, seed, DEFAULT_GPU)
+    if trace is not None and not _passes_16_bits(trace, problem, arena):
+        # Some block has the last image. With more SMs than tiles it is the last block, which is in the sample.
+        trace = _run_sample(kernel, problem, arena, seed, WIDE)
+    if trace is None or not _passes_16_bits(trace, problem, arena):
         return None
     report = compared_blocks(ONCE, kernel, problem, arena, trace)
     return dataclasses.replace(
@@ -74,17 +66,34 @@ def sampled(kernel: Runnable, problem: Problem, seed: int) -> Report | None:
     )
 
 
+def _run_sample(kernel: Runnable, problem: Problem, arena: Any, seed: int, gpu: Gpu) -> Any:
+    """Return the trace of a sample of the blocks on a GPU; None if a sample cannot run, or takes too long.
+
+    Raises LaunchError for an error in one of the blocks on the default GPU.
+    """
+    from ..sim.launch import simulated
+
+    sample = BLOCKS, seed
+    options = {"sample": sample, "watch": BLOCKS_ACCESSES, "time_limit": _SECONDS, "gpu": gpu}
+    try:
+        return simulated(kernel, problem, arena, **options)
+    except LaunchError as error:
+        if error.kind in _OF_THE_SAMPLE or gpu != DEFAULT_GPU:
+            return None
+        raise
+
+
 def _takes_long(kernel: Runnable, problem: Problem) -> bool:
     """Return whether a kernel does much for each image or row of one of the problems."""
-    name = _LARGE_SIZE.get(problem.name)
-    if name is None or problem != kernel.asked(named_problem(problem.name)):
+    if problem.name not in _LARGE_SIZE or problem != kernel.asked(named_problem(problem.name)):
         return False
     if not kernel.counts or not kernel.source or kernel.unsupported(problem):
         return False
     orders = [storage.order for _, storage in kernel.format]
     if any(order != tuple(sorted(order)) for order in orders):
         return False
-    few = dataclasses.replace(problem, name="", **{name: _FEW})
+    size, _ = _LARGE_SIZE[problem.name]
+    few = dataclasses.replace(problem, name="", **{size: _FEW})
     if kernel.unsupported(few):
         return False
     inputs = reference.known(few, 0, kernel.device, kernel.format).inputs
@@ -99,16 +108,18 @@ def _takes_long(kernel: Runnable, problem: Problem) -> bool:
     return accesses + counted["tensor_flops"] / _OPERATIONS_OF_AN_ACCESS > _COSTLY
 
 
-def _reaches_ends(trace: Any, problem: Problem, arena: Any) -> bool:
-    """Return whether one launch of a sample accesses the last element of each large tensor."""
+def _passes_16_bits(trace: Any, problem: Problem, arena: Any) -> bool:
+    """Return whether one launch accesses elements past 16 bits of all tensors that have the large dimension."""
+    _, dimension = _LARGE_SIZE[problem.name]
     names = problem.computation.names
-    ends = {
-        (names[place], tensor.numel() * tensor.itemsize)
-        for place, tensor in arena.tensors.items()
-        if tensor.numel() > _MANY_ELEMENTS
-    }
-    reached: dict[int, set[str]] = {}
+    past: dict[str, int] = {}
+    for place, tensor in arena.tensors.items():
+        numbers = tensor.shape[dimension] - _PAST_16_BITS
+        if numbers > 0:
+            elements = tensor.numel() - numbers * tensor.stride(dimension)
+            past[names[place]] = elements * tensor.itemsize
+    accessed: dict[int, set[str]] = {}
     for row in trace.reaches:
-        if any(row["array"] == name and row["high"] >= end for name, end in ends):
-            reached.setdefault(row["launch"], set()).add(row["array"])
-    return any(len(arrays) == len(ends) for arrays in reached.values())
+        if row["high"] > past.get(row["array"], math.inf):
+            accessed.setdefault(row["launch"], set()).add(row["array"])
+    return any(len(arrays) == len(past) for arrays in accessed.values())

@@ -108,7 +108,7 @@ _PIECES_SECONDS = 2.5
 # After so many accesses only two blocks of a launch run, and of later launches only some.
 BLOCKS_ACCESSES = 3_000_000
 # A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
-_WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 20)
+WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 20)
 # In the first of the two runs, a kernel has so many bytes of workspace if that is enough: an image of
 # the second line of `_LARGE` as columns, but not two.
 _LITTLE_WORKSPACE = 12_000_000
@@ -238,7 +238,7 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
             sample=(BLOCKS, seed),
             watch=BLOCKS_ACCESSES,
             time_limit=seconds,
-            gpu=_WIDE,
+            gpu=WIDE,
         )
 
     try:
@@ -349,7 +349,7 @@ def _examine_whole(
     x.normal_(generator=torch.Generator().manual_seed(seed))
     y.fill_(math.nan)
     try:
-        simulated(kernel.untraced(), problem, arena, time_limit=_WHOLE_SECONDS, gpu=_WIDE)
+        simulated(kernel.untraced(), problem, arena, time_limit=_WHOLE_SECONDS, gpu=WIDE)
     except LaunchError as error:
         if error.kind in ("endless loop", "out of time", "too little workspace"):
             error.kind = ""
