@@ -41,7 +41,7 @@ from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import examine, failed, runs_in_part, simulated_seconds
+from .examine import examine, failed, run_in_part, simulated_seconds
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
@@ -380,8 +380,12 @@ class Checker:
         untraced = kernel.untraced()
         if untraced is kernel or not _ARRAY.search(kernel.source or ""):
             return report
-        if report.unwatched and runs_in_part(untraced, report.problem, self.seed, setting):
-            return replace(report, unwatched=f"{report.unwatched}, indices of local arrays too")
+        if report.unwatched:
+            ran = run_in_part(untraced, report.problem, self.seed, setting)
+            if ran == "part":
+                return replace(report, unwatched=f"{report.unwatched}, indices of local arrays too")
+            if ran == "all":
+                return report
         plain = examine(untraced, report.problem, self.seed, report.notes, ONCE)
         return report if plain.ok else plain
 
