@@ -52,6 +52,9 @@ _MANY_TILES = (
         "N2 C8 H35 W34 K40 R1 S1",
         "N3 C3 H67 W66 K40 R7 S7 s2 p3",
     ),
+    # Whole tiles of 128 channels and 128 pixels, so that a kernel takes its largest tiles. A 1x1 filter often
+    # has a path of its own for them, and with a stride its rows are not those of x.
+    ("N1 C6 H32 W32 K128 R1 S1 s2", "N1 C8 H16 W16 K128 R1 S1", "N1 C128 H32 W32 K128 R1 S1 s2 g128"),
 )
 # Problems that need much shared memory, for other cards.
 _FEW_TILES = (

@@ -299,6 +299,25 @@ class Special(UnusualData):
         return torch.where(spread & made_of_inf, outputs.to(y.dtype), y)
 
 
+@dataclass(frozen=True)
+class SpecialEnds(Special):
+    """Put inf and NaN into the first and the last element of x, or of dy for a gradient.
+
+    A kernel may read these in place of elements that do not exist, past the end of a sum or of an image. It
+    must not use them: even multiplied by a zero, the product is NaN.
+    """
+
+    name: str = "special_ends"
+    words: str = "with inf in the first element and NaN in the last one"
+
+    def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
+        """Return the inputs with these two elements in the images that the kernel gathers from."""
+        x, w, bias = inputs
+        x[0, 0, 0, 0] = math.inf
+        x[-1, -1, -1, -1] = math.nan
+        return x, w, bias
+
+
 def _put_at_ends(images: Tensor) -> None:
     """Put inf and NaN at the ends of rows, planes and images.
 

@@ -197,6 +197,10 @@ if (d.relu) sum = fmaxf(sum, 0);
 // in last:
 if (d.relu) sum = fmaxf(sum, 0);
 
+// case past_the_border_is_the_first_element: with inf in the first element
+// in product:
+sum += in[ok ? AT : 0] * (ok ? filt[wi] : 0.f);
+
 // case sum_rounded_before_the_bias: on sums that the bias nearly cancels
 // in header:
 // precision: bf16

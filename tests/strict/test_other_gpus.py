@@ -131,8 +131,19 @@ def test_a_mistake_of_persistent_kernels_needs_two_sms(parts: dict[str, str]) ->
     kernel = persistent(**parts)
     few = "N1 C3 H9 W9 K4 R3 S3"
     assert check(kernel, few, progress=False).ok
-    ((problem, setting),) = [each for each in trials_on_other_gpus(kernel) if each[1] is TWO_SMS]
-    assert in_setting(kernel, problem, setting) is False
+    on_two = [each for each in trials_on_other_gpus(kernel) if each[1] is TWO_SMS]
+    assert False in [in_setting(kernel, problem, setting) for problem, setting in on_two]
+
+
+def test_a_path_for_large_tiles_is_taken_on_two_sms() -> None:
+    """05 copies four pixels of a plane at once, in its largest tiles, if the filter is 1x1."""
+    rung = convlab.load("05_async_gemm", engine="sim")
+    condition = "conv.P == conv.H && conv.Q == conv.W &&"
+    assert condition in rung.source
+    spoilt = convlab.compile(rung.source.replace(condition, ""), name="spoilt", engine="sim")
+    on_two = [each for each in trials_on_other_gpus(rung) if each[1] is TWO_SMS]
+    assert {in_setting(rung, problem, setting) for problem, setting in on_two} == {True}
+    assert False in [in_setting(spoilt, problem, setting) for problem, setting in on_two]
 
 
 def test_an_ignored_error_of_shared_memory_is_incorrect_where_it_is_refused() -> None:
