@@ -102,13 +102,13 @@ _OF_GRADIENTS = {DATA_GRADIENT.name: _LARGE_DATA, WEIGHT_GRADIENT.name: _LARGE_W
 _MOST_PRODUCTS = 1 << 27
 # How many blocks of each launch run, and for how many seconds at most; with little workspace for less,
 # because a run with more follows if that is not enough.
-_BLOCKS = 12
+BLOCKS = 12
 _BLOCKS_SECONDS = 6.0
 _PIECES_SECONDS = 2.5
 # After so many accesses only two blocks of a launch run, and of later launches only some.
-_BLOCKS_ACCESSES = 3_000_000
+BLOCKS_ACCESSES = 3_000_000
 # A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
-_WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 20)
+WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 20)
 # In the first of the two runs, a kernel has so many bytes of workspace if that is enough: an image of
 # the second line of `_LARGE` as columns, but not two.
 _LITTLE_WORKSPACE = 12_000_000
@@ -225,29 +225,20 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     Their bounds are checked, and the outputs that they stored are compared.
     """
     from ..sim.launch import simulated
-    from ..sim.simulation import Arena
 
-    # By their places: of a gradient, x and w are its two inputs, and y is the result.
-    shapes = {"x": problem.first_shape, "w": problem.second_shape, "y": problem.output_shape}
-    names = problem.computation.names
-    large = [name for name, shape in shapes.items() if math.prod(shape) >= _MANY]
-    arena = Arena(shapes, large, computes=problem.computation)
-    x, w, y = (arena.tensors[name] for name in shapes)
     random = torch.Generator().manual_seed(seed)
-    if "w" not in large:
-        w.normal_(generator=random).div_(math.sqrt(problem.terms))
-    if "x" not in large:
-        x.normal_(generator=random)
+    arena, large = arena_for(kernel, problem, random)
+    names = problem.computation.names
 
     def run(kernel: Runnable, seconds: float = _BLOCKS_SECONDS) -> Any:
         return simulated(
             kernel,
             problem,
             arena,
-            sample=(_BLOCKS, seed),
-            watch=_BLOCKS_ACCESSES,
+            sample=(BLOCKS, seed),
+            watch=BLOCKS_ACCESSES,
             time_limit=seconds,
-            gpu=_WIDE,
+            gpu=WIDE,
         )
 
     try:
@@ -266,19 +257,54 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
             # Nothing but the number of images is large, and no header excludes it.
             error.kind = "launch configuration"
         raise
+    y = arena.tensors["y"]
+    small = problem.computation.is_forward and math.prod(problem.output_shape) < _WHOLE_OUTPUTS
+    if small and not adds_parts(trace, problem) and not _reaches_end(trace, names["y"], y):
+        return _examine_whole(setting, kernel, problem, arena, seed)
+    return compared_blocks(setting, kernel, problem, arena, trace)
+
+
+def arena_for(
+    kernel: Runnable, problem: Problem, random: torch.Generator
+) -> tuple[Any, list[str]]:
+    """Return the tensors of a problem with random inputs, and the names of those that are too large to fill.
+
+    The names are by place: of a gradient, x and w are its two inputs, and y is the result.
+    """
+    from ..sim.simulation import Arena
+
+    shapes = {"x": problem.first_shape, "w": problem.second_shape, "y": problem.output_shape}
+    large = [name for name, shape in shapes.items() if math.prod(shape) >= _MANY]
+    arena = Arena(shapes, large, format=kernel.format, computes=problem.computation)
+    if "w" not in large:
+        arena.tensors["w"].normal_(generator=random).div_(math.sqrt(problem.terms))
+    if "x" not in large:
+        arena.tensors["x"].normal_(generator=random)
+    return arena, large
+
+
+def adds_parts(trace: Any, problem: Problem) -> bool:
+    """Return whether the outputs of a sample of blocks are not those of all blocks.
+
+    The blocks of a launch read what blocks of the launch before wrote, and few of those ran. Or an output
+    is a sum of what several blocks add.
+    """
+    places = problem.computation.names["y"], "several"
+    added = any(row["kind"] == "atomic" and row["array"] in places for row in trace.lines)
+    return added or len(trace.launches) > 1 or trace.workspace > 0
+
+
+def compared_blocks(
+    setting: Setting, kernel: Runnable, problem: Problem, arena: Any, trace: Any
+) -> Report:
+    """Return the report of a sample of blocks: the outputs that they stored are compared, if they can be."""
+    x, w, y = (arena.tensors[name] for name in ("x", "w", "y"))
+    names = problem.computation.names
     bound = reference.tolerance(kernel.precision, problem.terms)
     fields = {"bound": bound, "outputs": math.prod(problem.output_shape)}
-    added = any(
-        row["kind"] == "atomic" and row["array"] in (names["y"], "several") for row in trace.lines
-    )
-    if len(trace.launches) > 1 or trace.workspace or added:
-        # The blocks of a launch read what blocks of the launch before wrote, and few of those ran. Or
-        # an output is a sum of what several blocks add.
+    if adds_parts(trace, problem):
         fields["unwatched"] = "only the bounds of a sample of blocks were watched"
         return reported(kernel, problem, setting, [], error=0.0, worst=0.0, limit=1.0, **fields)
-    small = problem.computation.is_forward and math.prod(problem.output_shape) < _WHOLE_OUTPUTS
-    if small and not _reaches_end(trace, names["y"], y):
-        return _examine_whole(setting, kernel, problem, arena, seed)
     where = torch.cat(
         [_positions(part, y) for part in _accessed(trace, names["y"], y)] or [_NOWHERE]
     )
@@ -303,7 +329,7 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
         findings = [Finding("wrong result", text, array=names["y"], index=index)]
     fields |= {"worst": float(errors[worst]), "limit": float(limit[worst]), "wrong": wrong}
     fields["error"] = float(errors.norm() / expected.norm())
-    fields["compared"] = f"{len(where):,} outputs of {_BLOCKS} blocks compared with float64"
+    fields["compared"] = f"{len(where):,} outputs of {BLOCKS} blocks compared with float64"
     return reported(kernel, problem, setting, findings, **fields)
 
 
@@ -323,7 +349,7 @@ def _examine_whole(
     x.normal_(generator=torch.Generator().manual_seed(seed))
     y.fill_(math.nan)
     try:
-        simulated(kernel.untraced(), problem, arena, time_limit=_WHOLE_SECONDS, gpu=_WIDE)
+        simulated(kernel.untraced(), problem, arena, time_limit=_WHOLE_SECONDS, gpu=WIDE)
     except LaunchError as error:
         if error.kind in ("endless loop", "out of time", "too little workspace"):
             error.kind = ""
@@ -359,8 +385,8 @@ def _accessed(trace: Any, array: str, tensor: Tensor) -> list[Tensor]:
     for row in trace.reaches:
         if row["array"] != array:
             continue
-        low = int(row["low"]) // 4
-        high = -(-int(row["high"]) // 4)
+        low = int(row["low"]) // tensor.itemsize
+        high = -(-int(row["high"]) // tensor.itemsize)
         if high - low <= 2 * _RANGE:
             parts.append(flat[low:high])
         else:

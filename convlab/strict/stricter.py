@@ -14,6 +14,7 @@ from . import nvcc_report
 from .generated_problems import generate, option_pairs
 from .other_gpus import trials_on_other_gpus
 from .repeated_limits import without_repeated
+from .sampled_blocks import sampled
 from .settings import (
     FEW_MACS,
     host_problems,
@@ -75,6 +76,10 @@ class Strict:
     def needed(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return the problems without those that repeat another one; all of them on a GPU."""
         return without_repeated(self.kernel, problems) if self.kernel.counts else list(problems)
+
+    def sampled(self, problem: Problem, seed: int) -> Report | None:
+        """Return the report of a sample of the blocks of a long problem; None if all should run."""
+        return sampled(self.kernel, problem, seed)
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield trials with little workspace, in each setting, on other GPUs, with other values of

@@ -91,3 +91,15 @@ def test_the_report_says_how_many_were_left_out(monkeypatch: pytest.MonkeyPatch)
     assert "limits.channels_1x1" not in {report.problem.name for report in found}
     kept = check(mine("if (conv.R == 1) {}"), count=0, progress=False)
     assert "limits.channels_1x1" in {report.problem.name for report in kept}
+
+
+def test_the_report_names_a_problem_whose_largest_tensor_is_an_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = {"awkward": ["awkward.primes"], "limits": ["limits.outputs_17M"]}
+    few = {name: [convlab.problem(each) for each in names] for name, names in few.items()}
+    monkeypatch.setattr(checking, "named_problems", few.get)
+    kernel = convlab.load("18_data_gradient", engine="sim")
+    # Its dy has 17 million elements, its dx few.
+    notes = check(kernel, count=0, progress=False).notes
+    assert "not run: limits.outputs_17M, data gradient, too large for the simulator" in notes

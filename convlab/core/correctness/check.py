@@ -41,7 +41,7 @@ from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import examine, failed, runs_in_part, simulated_seconds
+from .examine import examine, failed, run_in_part, simulated_seconds
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
@@ -66,8 +66,8 @@ _ROWS = 5_000
 _TERMS = 4_000
 # In a launch with more accesses than this, races are watched in a part of the blocks, or of each block.
 _MOST_WATCHED = 3_000_000
-# A default check on the simulator leaves out larger problems: they would take minutes.
-_SIM_OUTPUTS = 4_000_000
+# A default check on the simulator leaves out problems with a larger tensor: they would take minutes.
+_SIM_ELEMENTS = 4_000_000
 # When crashes and hangs have taken this long, the rest of a set is left out.
 _FAULT_SECONDS = 30.0
 # A wait of the main thread ends this often, so that Ctrl-C is handled, in seconds.
@@ -380,8 +380,12 @@ class Checker:
         untraced = kernel.untraced()
         if untraced is kernel or not _ARRAY.search(kernel.source or ""):
             return report
-        if report.unwatched and runs_in_part(untraced, report.problem, self.seed, setting):
-            return replace(report, unwatched=f"{report.unwatched}, indices of local arrays too")
+        if report.unwatched:
+            ran = run_in_part(untraced, report.problem, self.seed, setting)
+            if ran == "part":
+                return replace(report, unwatched=f"{report.unwatched}, indices of local arrays too")
+            if ran == "all":
+                return report
         plain = examine(untraced, report.problem, self.seed, report.notes, ONCE)
         return report if plain.ok else plain
 
@@ -390,6 +394,8 @@ class Checker:
         if not self.kernel.counts or setting.fits_any:
             return self.run(problem, setting)
         if _is_long(problem):
+            if not setting.name and (sampled := self._sampled(problem)) is not None:
+                return sampled
             setting = replace(setting, twice=False, most_watched=_MOST_WATCHED)
         quick = self.run(problem, replace(setting, counted=False))
         if quick.ok:
@@ -397,6 +403,16 @@ class Checker:
         # Counts show which source line stored an incorrect output.
         counted = self.run(problem, setting)
         return quick if counted.ok else counted
+
+    def _sampled(self, problem: Problem) -> Report | None:
+        """Return the report of a sample of the blocks, where that is enough; None if all should run."""
+        try:
+            with explained(self.kernel.name):
+                report = self.stricter.sampled(problem, self.seed)
+        except ConvlabError as error:
+            error.problem = problem
+            raise
+        return None if report is None else self.stricter.watch(report)
 
     def attempt(
         self, one: Callable[[Problem], Report], problem: Problem, setting: Setting = ORDINARY
@@ -474,8 +490,10 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     """Check a kernel on fixed and generated problems, then in unusual settings."""
     kernel = checker.kernel
     fixed = [kernel.asked(problem) for name in _SETS for problem in named_problems(name)]
+    too_large = []
     if kernel.counts:
-        fixed = [problem for problem in fixed if math.prod(problem.output_shape) < _SIM_OUTPUTS]
+        too_large = [problem for problem in fixed if _most_elements(problem) > _SIM_ELEMENTS]
+        fixed = [problem for problem in fixed if problem not in too_large]
     needed = checker.stricter.needed(fixed)
     repeated = len(fixed) - len(needed)
     generated = checker.stricter.problems(count, checker.seed)
@@ -487,6 +505,9 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     notes = (what,)
     if repeated:
         notes += (f"not run: {repeated} fixed problems that repeat others for this kernel",)
+    if too_large:
+        labels = ", ".join(problem.label for problem in too_large)
+        notes += (f"not run: {labels}, too large for the simulator",)
     reports = _check_set(checker, checker.run_briefly, needed + generated, notes)
     for trials in checker.stricter.trials(reports.reports) if reports.ok else ():
         reports = _check_settings(checker, reports, trials)
@@ -505,6 +526,12 @@ def _with_largest(reports: Reports) -> Reports:
         return reports
     most = f"a y of more than {y:,}" if x >= _INT else f"an x or y of more than {max(x, y):,}"
     return reports.joined((), f"not tried: {most} elements")
+
+
+def _most_elements(problem: Problem) -> int:
+    """Return the number of elements of the largest tensor of a problem."""
+    shapes = problem.first_shape, problem.second_shape, problem.output_shape
+    return max(map(math.prod, shapes))
 
 
 def _is_long(problem: Problem) -> bool:

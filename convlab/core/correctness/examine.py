@@ -145,7 +145,7 @@ def _examine(
         **compared.numbers,
         patterns=tuple(patterns),
         notes=tuple(all_notes),
-        threads=_most_threads(launch),
+        threads=most_threads(launch.launches),
         counters=runs.counters,
         unwatched=setting.in_part() if launch.watched_in_part else "",
         host_seconds=runs.seconds,
@@ -239,10 +239,10 @@ def _errors_and_warnings(
     return dict.fromkeys([*errors, *warnings.values()])
 
 
-def _most_threads(launch: Launch) -> dict[str, int]:
+def most_threads(launches: Iterable[dict[str, Any]]) -> dict[str, int]:
     """Return for each kernel of a simulated call the number of threads of its largest block."""
     most: dict[str, int] = {}
-    for each in launch.launches:
+    for each in launches:
         name = str(each["kernel"])
         most[name] = max(most.get(name, 0), math.prod(each["block"]))
     return most
@@ -289,15 +289,22 @@ def reported(
     )
 
 
-def runs_in_part(kernel: Runnable, problem: Problem, seed: int, setting: Setting) -> bool:
-    """Run a part of the blocks of an untraced kernel, which does not write all of y.
+def run_in_part(kernel: Runnable, problem: Problem, seed: int, setting: Setting) -> str:
+    """Run a part of the blocks of an untraced kernel; all of them if they are few.
 
-    Return False if the kernel needs all of its blocks. Raises LaunchError for an error in one.
+    Return "part", or "all" if all blocks ran and y is correct; "" if the kernel needs all of its blocks, or y is
+    incorrect. Raises LaunchError for an error in a block.
     """
-    launch = kernel.prepare(problem, *setting.reference(kernel, problem, seed).inputs)
+    expected = setting.reference(kernel, problem, seed)
+    launch = kernel.prepare(problem, *expected.inputs)
     launch.most_watched = setting.most_watched
+    poisoned = output.poison(launch)
     launch()
-    return launch.watched_in_part
+    if launch.watched_in_part:
+        return "part"
+    outputs = math.prod(problem.output_shape)
+    bound = reference.tolerance(kernel.precision, problem.terms, outputs)
+    return "all" if OutputComparison(expected, launch.y, bound, poisoned).correct else ""
 
 
 def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem] = ()) -> bool:

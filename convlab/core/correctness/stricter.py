@@ -27,6 +27,9 @@ class Stricter(Protocol):
     def needed(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return the problems without those that show nothing more about the kernel."""
 
+    def sampled(self, problem: Problem, seed: int) -> Report | None:
+        """Return the report of a sample of the blocks, where that is enough; None if all should run."""
+
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield groups of trials in unusual settings; a group runs if the kernel is correct so far."""
 
@@ -50,6 +53,10 @@ class Plain:
     def needed(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return all problems."""
         return list(problems)
+
+    def sampled(self, problem: Problem, seed: int) -> Report | None:
+        """Return None: all blocks run."""
+        return None
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield no trials."""

@@ -1,0 +1,125 @@
+"""Run a problem of 66,000 images or rows in a sample of the blocks, for a kernel that takes long on it.
+
+Such a problem shows the limits of grids and of 16-bit numbers. If a kernel multiplies a tile for each image, a run
+of all blocks takes minutes on the simulator. A sample is enough if one of its launches accesses, in each large
+tensor, an element past the last image or row that 16 bits can number. Then the outputs that the sample stored are
+compared, if they are no parts of sums. Otherwise all blocks run.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+
+from ..core.correctness import reference
+from ..core.correctness.examine import most_threads
+from ..core.correctness.report import Report
+from ..core.correctness.setting import ONCE
+from ..core.errors import LaunchError
+from ..core.kernel.runnable import Runnable
+from ..core.machine.gpus import DEFAULT_GPU, Gpu
+from ..core.problem.named import problem as named_problem
+from ..core.problem.problem import Problem
+from .sparse import BLOCKS, BLOCKS_ACCESSES, WIDE, arena_for, compared_blocks
+
+# The problems, each with the size that is large, and with its dimension in x, dx, y and dy. All elements of these
+# are accessed.
+_LARGE_SIZE = {
+    "awkward.images_66000": ("N", 0),
+    "limits.images_3x3": ("N", 0),
+    "limits.images_1x1": ("N", 0),
+    "limits.height_65541": ("H", 2),
+}
+# The first number that 16 bits do not hold.
+_PAST_16_BITS = 1 << 16
+# The simulator first counts what a kernel does for so many images or rows. If that is more than `_COSTLY`, a
+# sample runs. A request of a warp has 32 accesses, and takes as long as 1024 operations of a tensor core.
+_FEW = 66
+_COSTLY = 500_000
+_OPERATIONS_OF_AN_ACCESS = 32
+# The time limit of a sample, in seconds. After it, all blocks run.
+_SECONDS = 20.0
+# What these errors say is about the sample, not about the kernel.
+_OF_THE_SAMPLE = ("", "endless loop", "out of time", "not simulated", "too little workspace")
+
+
+def sampled(kernel: Runnable, problem: Problem, seed: int) -> Report | None:
+    """Return the report of a sample of the blocks; None if all blocks should run.
+
+    Raises LaunchError for an error in one of the blocks.
+    """
+    if not _takes_long(kernel, problem):
+        return None
+    arena, _ = arena_for(kernel, problem, torch.Generator().manual_seed(seed))
+    trace = _run_sample(kernel, problem, arena, seed, DEFAULT_GPU)
+    if trace is not None and not _passes_16_bits(trace, problem, arena):
+        # Some block has the last image. With more SMs than tiles it is the last block, which is in the sample.
+        trace = _run_sample(kernel, problem, arena, seed, WIDE)
+    if trace is None or not _passes_16_bits(trace, problem, arena):
+        return None
+    report = compared_blocks(ONCE, kernel, problem, arena, trace)
+    return dataclasses.replace(
+        report,
+        threads=most_threads(trace.launches),
+        unwatched=report.unwatched or "only a sample of blocks ran",
+    )
+
+
+def _run_sample(kernel: Runnable, problem: Problem, arena: Any, seed: int, gpu: Gpu) -> Any:
+    """Return the trace of a sample of the blocks on a GPU; None if a sample cannot run, or takes too long.
+
+    Raises LaunchError for an error in one of the blocks on the default GPU.
+    """
+    from ..sim.launch import simulated
+
+    sample = BLOCKS, seed
+    options = {"sample": sample, "watch": BLOCKS_ACCESSES, "time_limit": _SECONDS, "gpu": gpu}
+    try:
+        return simulated(kernel, problem, arena, **options)
+    except LaunchError as error:
+        if error.kind in _OF_THE_SAMPLE or gpu != DEFAULT_GPU:
+            return None
+        raise
+
+
+def _takes_long(kernel: Runnable, problem: Problem) -> bool:
+    """Return whether a kernel does much for each image or row of one of the problems."""
+    if problem.name not in _LARGE_SIZE or problem != kernel.asked(named_problem(problem.name)):
+        return False
+    if not kernel.counts or not kernel.source or kernel.unsupported(problem):
+        return False
+    orders = [storage.order for _, storage in kernel.format]
+    if any(order != tuple(sorted(order)) for order in orders):
+        return False
+    size, _ = _LARGE_SIZE[problem.name]
+    few = dataclasses.replace(problem, name="", **{size: _FEW})
+    if kernel.unsupported(few):
+        return False
+    inputs = reference.known(few, 0, kernel.device, kernel.format).inputs
+    launch = kernel.prepare(few, *inputs)
+    try:
+        launch()
+    except LaunchError:
+        return False
+    counted = launch.counters
+    kinds = "global_load_requests", "global_store_requests", "shared_requests"
+    accesses = 32 * sum(counted[kind] for kind in kinds)
+    return accesses + counted["tensor_flops"] / _OPERATIONS_OF_AN_ACCESS > _COSTLY
+
+
+def _passes_16_bits(trace: Any, problem: Problem, arena: Any) -> bool:
+    """Return whether one launch accesses elements past 16 bits of all tensors that have the large dimension."""
+    _, dimension = _LARGE_SIZE[problem.name]
+    names = problem.computation.names
+    past: dict[str, int] = {}
+    for place, tensor in arena.tensors.items():
+        numbers = tensor.shape[dimension] - _PAST_16_BITS
+        if numbers > 0:
+            elements = tensor.numel() - numbers * tensor.stride(dimension)
+            past[names[place]] = elements * tensor.itemsize
+    accessed: dict[int, set[str]] = {}
+    for row in trace.reaches:
+        if row["high"] > past.get(row["array"], math.inf):
+            accessed.setdefault(row["launch"], set()).add(row["array"])
+    return any(len(arrays) == len(past) for arrays in accessed.values())
