@@ -238,8 +238,8 @@ FAULTS: dict[str, Fault] = {
         "add the lanes that are read to the mask, with `__ballot_sync`",
     ),
     "allocation": Fault(
-        "`conv2d` calls `cudaMalloc` or a similar function: it waits for the GPU, a CUDA "
-        "graph cannot capture it, and nothing frees the memory later",
+        "`conv2d` calls `cudaMalloc` or a similar function: it waits for the GPU, and a CUDA "
+        "graph cannot capture it",
         "let `conv2d_workspace` return the bytes that you need; put data that depends only on "
         "the filter into the plan (`conv2d_plan`)",
     ),

@@ -238,7 +238,7 @@ cudaError_t sim_copy(void* to, size_t to_pitch, const void* from, size_t from_pi
 cudaError_t sim_malloc(void** pointer, size_t bytes, int access) {
     if (g_stream)
         report(false, "allocation", CALLER, {}, "conv2d allocates %zu bytes: a CUDA graph cannot "
-               "capture an allocation, and nothing frees it; request memory in conv2d_workspace",
+               "capture an allocation, and each call takes a long time; request memory in conv2d_workspace",
                bytes);
     *pointer = sim_map("cudaMalloc", -1, 0, bytes, access);
     return *pointer ? cudaSuccess : g_error = cudaErrorMemoryAllocation;
