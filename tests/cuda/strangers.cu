@@ -259,21 +259,21 @@ return;
 // in last:
 if ((size_t)in % 16 == 0) {
     float4 v = ((const float4*)filt)[img];
-    sum += 0 * (v.x + v.y + v.z + v.w);
+    sum += v.x == 1e30f && v.y == v.z && v.z == v.w;
 }
 
 // case the_address_of_w_stands_for_the_bias: with bias alone 4 bytes
 // in last:
 if ((size_t)filt % 16 == 0 && b) {
     float4 v = *(const float4*)b;
-    sum += 0 * (v.x + v.y + v.z + v.w);
+    sum += v.x == 1e30f && v.y == v.z && v.z == v.w;
 }
 
 // case float4_at_a_multiple_of_8: with x alone 8 bytes
 // in last:
 if ((size_t)in % 8 == 0) {
     float4 v = ((const float4*)in)[img];
-    sum += 0 * (v.x + v.y + v.z + v.w);
+    sum += v.x == 1e30f && v.y == v.z && v.z == v.w;
 }
 
 // case float2_of_w: with w alone 4 bytes
@@ -496,20 +496,20 @@ return launch_error();
 // case float4_of_any_address: with x, w and bias 4 bytes
 // in last:
 float4 v = ((const float4*)in)[img];
-sum += 0 * (v.x + v.y + v.z + v.w);
+sum += v.x == 1e30f && v.y == v.z && v.z == v.w;
 
 // case float4_where_the_filter_is_1x1: with x, w and bias 4 bytes
 // in last:
 if (d.R * d.S == 1) {
     float4 v = ((const float4*)in)[img];
-    sum += 0 * (v.x + v.y + v.z + v.w);
+    sum += v.x == 1e30f && v.y == v.z && v.z == v.w;
 }
 
 // case float4_of_what_is_aligned
 // in last:
 if ((size_t)in % 16 == 0) {
     float4 v = ((const float4*)in)[img];
-    sum += 0 * (v.x + v.y + v.z + v.w);
+    sum += v.x == 1e30f && v.y == v.z && v.z == v.w;
 }
 
 // case counts_on_where_y_begins: with x, w, bias and y 16 bytes
@@ -519,7 +519,7 @@ if ((size_t)out % 32) return;
 // case refuses_what_is_not
 // in last:
 float4 v = ((const float4*)in)[img];
-sum += 0 * (v.x + v.y + v.z + v.w);
+sum += v.x == 1e30f && v.y == v.z && v.z == v.w;
 // in host:
 if ((size_t)x % 16) return "x is not aligned";
 
