@@ -51,7 +51,12 @@ def test_where_no_rung_is_faster_the_mean_has_cudnn() -> None:
 
 
 def test_a_page_gets_a_table_for_each_class(tmp_path, monkeypatch) -> None:
-    kept = {"made": "a GPU; torch 2; 2026-11-26", "rows": {"backward": {"tf32": ROWS, "fp32": {}}}}
+    counters = {"tensor cores %": "92", "TB/s": "0.15"}
+    rows = {label: row | {"counters": counters} for label, row in ROWS.items()}
+    kept = {
+        "made": {"backward": {"tf32": "a GPU; torch 2; 2026-11-26"}},
+        "rows": {"backward": {"tf32": rows, "fp32": {}}},
+    }
     file = tmp_path / "measured.json"
     file.write_text(json.dumps(kept))
     monkeypatch.setattr(gradients, "MEASURED", file)
@@ -61,7 +66,14 @@ def test_a_page_gets_a_table_for_each_class(tmp_path, monkeypatch) -> None:
     text = page.read_text()
     assert "In tf32, " in text and "In fp32, " not in text
     assert "| square, data | 4 | 0.5 | 20b_b | 1 |" in text
+    assert "| square, data | tf32 | 20b_b | 92 | 0.15 |" in text
     assert "SM clock 1700 to 1980 MHz; a GPU; torch 2; 2026-11-26." in text
+
+
+def test_two_days_of_measurement_are_both_named() -> None:
+    made = {"tf32": "a GPU; 2026-11-26", "bf16": "a GPU; 2026-11-27"}
+    assert gradients.conditions(made) == "in tf32: a GPU; 2026-11-26; in bf16: a GPU; 2026-11-27"
+    assert gradients.conditions({"tf32": "a GPU", "bf16": "a GPU"}) == "a GPU"
 
 
 def test_the_page_has_what_the_file_says() -> None:
