@@ -36,13 +36,15 @@ class Simulator:
         """Return a simulator that is another GPU."""
         return Simulator(gpu)
 
-    def build(self, source: Source, defines: Mapping[str, object], trace: bool) -> Build:
-        """Compile for the simulator. Without `trace` a kernel runs without counts and checks."""
+    def build(
+        self, source: Source, defines: Mapping[str, object], trace: bool, counting: bool
+    ) -> Build:
+        """Compile for the simulator: with hooks that watch accesses, and count them; see `library.build`."""
         flags = define_flags(defines)
         texts = [source.text, *(text for path, (_, text) in source.headers().items())]
         if self.gpu.sm != DEFAULT_GPU.sm and any("__CUDA_ARCH__" in text for text in texts):
             flags = [*flags, f"-D__CUDA_ARCH__={10 * self.gpu.sm}"]
-        return library.build(source, flags, trace=trace)
+        return library.build(source, flags, trace=trace, counting=counting)
 
     def prepare(
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate

@@ -5,8 +5,10 @@ request gets a fresh process, whatever the kernel did. Requests and replies are 
 the child's exit status and its report, which the runtime writes (see ``runtime/``).
 """
 
+import contextlib
 import ctypes
 import fcntl
+import functools
 import json
 import mmap
 import os
@@ -70,6 +72,7 @@ def _run_in_child(server, request: dict) -> tuple[int, str]:
     if written is None:
         request = request | {"serial": True}
     is_tried = not request.get("serial")
+    _load_runtime(request["runtime"])
     report = _in_memory("report")
     output = _in_memory("output") if is_tried else 1
     try:
@@ -99,6 +102,17 @@ def _run_in_child(server, request: dict) -> tuple[int, str]:
             os.write(1, printed)
     text = _contents(report).decode(errors="replace")
     return status, f"{text}late\t\n" if is_late else text
+
+
+@functools.cache
+def _load_runtime(path: str) -> None:
+    """Load the simulator's runtime here, once, so that the child processes have it at their start.
+
+    Its symbols become global only in a child, because this process may load several runtimes. If it cannot be
+    loaded, the child reports that.
+    """
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
 
 
 def _ends(process: int, seconds: float) -> bool:

@@ -54,6 +54,7 @@ class SimLaunch(Launch):
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate = empty
     ) -> None:
         self._build = kernel.build()
+        self._uncounted_build: Build | None = None
         self._trace = None
         self._runs = 0
         self._earlier: list[tuple[list[int], dict[str, int]]] = []
@@ -89,7 +90,7 @@ class SimLaunch(Launch):
                 self.runnable,
                 self.problem,
                 self._arena,
-                self._build,
+                self._build_for(schedule),
                 schedule=schedule,
                 earlier=self._earlier,
                 beside=self._beside,
@@ -107,6 +108,17 @@ class SimLaunch(Launch):
         # What a part of the blocks did is no count of the whole launch.
         incomplete = trace.watched_in_part or not self.counted
         self.counters = None if incomplete else trace.counters
+
+    def _build_for(self, schedule: int) -> Build:
+        """Return the build for a run: without counts, another one finds the same errors faster.
+
+        With a limit of watched accesses, the simulator has to count them, unless schedule 0 does.
+        """
+        if self.counted or (self.most_watched and schedule):
+            return self._build
+        if self._uncounted_build is None:
+            self._uncounted_build = self.runnable.uncounted().build()
+        return self._uncounted_build
 
     def call_after(self, earlier: Sequence[Problem]) -> None:
         """Call the kernel for other problems first, and then for this one, in one process."""

@@ -56,6 +56,12 @@ FLAGS = [
     "-fno-tree-sra",
     "-fno-thread-jumps",
 ]
+# Builds that find errors, but count nothing. The hooks of basic blocks and functions are only for counts. g++
+# has chosen and merged the accesses before it inserts hooks, so these builds have the same accesses.
+_UNCOUNTED_FLAGS = [
+    *(flag for flag in FLAGS if flag != "-fsanitize-coverage=trace-pc"),
+    "--param=tsan-instrument-func-entry-exit=0",
+]
 # Builds without hooks run several times as fast. They count nothing, and check only the indices of
 # local arrays and tables (-fsanitize=bounds). Builds with hooks omit that option, because it stops
 # g++ from merging loads as nvcc does. -fno-thread-jumps keeps g++ from duplicating a barrier.
@@ -120,18 +126,20 @@ def build(
     flags: Sequence[str] = (),
     *,
     trace: bool = True,
+    counting: bool = True,
     entry: str | None = None,
     first: str = "",
 ) -> Build:
     """Compile a source for the simulator; it must define the C function ``entry``.
 
-    Without ``entry`` that is what the source's header says that it computes.
+    Without ``entry`` that is what the source's header says that it computes. Without ``trace``, the build has
+    no hooks before accesses, and so no diagnostics. Without ``counting``, it has them, but no others.
 
     ``first`` are lines with #includes that precede the source; these headers are precompiled.
     """
     # Only a compilation checks the release of g++.
     gcc = toolchain.require_host_compiler()
-    base_flags = FLAGS
+    base_flags = FLAGS if counting else _UNCOUNTED_FLAGS
     if not trace:
         base_flags = _POLLING_FLAGS if _has_volatile(source) else UNTRACED_FLAGS
     flags = [*base_flags, *flags]

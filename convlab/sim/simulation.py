@@ -186,8 +186,8 @@ def simulate(
           incomplete. If blocks may depend on the others, the run ends, and ``Trace.needs_all`` is
           true.
         - counts: False looks for errors only, and counts nothing, which is faster. With `watch` and
-          schedule 0, a block with very many accesses is then watched only up to a barrier. It has
-          no effect with `sample`.
+          schedule 0, a block with very many accesses is then watched only up to a barrier, or until
+          an mbarrier completes a phase. It has no effect with `sample`.
         - workspace_shift: bytes from the start of a page to the workspace and the plan.
         - sample: (blocks, seed) runs only this many blocks of each launch, chosen at random. Counts
           are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and the

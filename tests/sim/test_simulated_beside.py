@@ -58,7 +58,7 @@ class Forgiving:
     gpu = DEFAULT_GPU
     target = (gpu.sm, gpu.limits.shared_optin_bytes)
 
-    def build(self, source, defines, trace):
+    def build(self, source, defines, trace, counting):
         return library.build(source, define_flags(defines), trace=False)
 
     def prepare(self, kernel, problem, inputs, allocate):

@@ -53,8 +53,10 @@ class Cuda:
         device = torch.cuda.get_device_properties(self.device)
         return 10 * device.major + device.minor, device.shared_memory_per_block_optin
 
-    def build(self, source: Source, defines: Mapping[str, object], trace: bool) -> Build:
-        """Compile for the current GPU; `trace` has no effect, because a GPU counts nothing."""
+    def build(
+        self, source: Source, defines: Mapping[str, object], trace: bool, counting: bool
+    ) -> Build:
+        """Compile for the current GPU; `trace` and `counting` have no effect, because it counts nothing."""
         return builds.build(source, defines)
 
     def prepare(

@@ -41,8 +41,8 @@ from .tunables import parse_tunables, tunables
 
 __all__ = ["ENGINES", "WORKSPACE_LIMIT", "Kernel", "compile", "load", "resolve"]
 
-# The options of `compile`, which are those of `load`.
-_OPTIONS = tuple(entry.name for entry in fields(Options))
+# The options of `compile`, which are those of `load`. `Kernel.uncounted` has the other one.
+_OPTIONS = tuple(entry.name for entry in fields(Options) if entry.name != "counting")
 # The most kernels that a message names instead of an unsupported one.
 _NAMED = 3
 _header = functools.lru_cache(256)(catalog.parse_header)
@@ -110,6 +110,9 @@ class Kernel(CallableRunnable):
         self.time_limit = options.time_limit
         self.isolate = options.isolate
         self.trace = options.trace
+        # This kernel without counts and diagnostics, and without counts.
+        self._untraced: Kernel | None = None
+        self._uncounted: Kernel | None = None
         suffix = ",".join(f"{key}={value}" for key, value in self.defines.items())
         self.name = f"{stem}@{suffix}" if suffix else stem
         # The last build, the files from which it was built, and their stamp.
@@ -221,7 +224,7 @@ class Kernel(CallableRunnable):
         self._built = None
 
     def _compiled(self, source: Source) -> Build:
-        return self.runs_on.build(source, self.defines, self.trace)
+        return self.runs_on.build(source, self.defines, self.trace, self._options.counting)
 
     def pinned(self) -> Kernel:
         """Return a copy of this kernel with its present source, which later edits do not change."""
@@ -259,9 +262,19 @@ class Kernel(CallableRunnable):
 
     def untraced(self) -> Kernel:
         """Return this kernel without the simulator's counts and diagnostics: it runs faster."""
-        if self.counts and self.trace:
-            return self._with(self._text, trace=False)
-        return self
+        if not (self.counts and self.trace):
+            return self
+        if self._untraced is None:
+            self._untraced = self._with(self._text, trace=False)
+        return self._untraced
+
+    def uncounted(self) -> Kernel:
+        """Return this kernel without the simulator's counts, but with all diagnostics: it runs faster."""
+        if not (self.counts and self.trace and self._options.counting):
+            return self
+        if self._uncounted is None:
+            self._uncounted = self._with(self._text, counting=False)
+        return self._uncounted
 
     def simulated(self, time_limit: float) -> Kernel | None:
         """Return this kernel for the simulator; None if there is no simulator."""

@@ -24,6 +24,8 @@ class Options:
     time_limit: float = CUDA.time_limit
     isolate: bool = True
     trace: bool = True
+    # Whether the simulator's build can count. Without, it finds the same errors, and is faster.
+    counting: bool = True
     # The GPU that the simulator is; None means its default.
     gpu: Gpu | None = None
 
@@ -36,6 +38,7 @@ class Options:
         time_limit: float | None = None,
         isolate: bool = True,
         trace: bool = True,
+        counting: bool = True,
         gpu: Gpu | None = None,
     ) -> Options:
         """Return the validated options, with the actual engine and time limit for the defaults.
@@ -56,5 +59,6 @@ class Options:
             time_limit=valid.real(seconds, "time_limit", above=0),
             isolate=valid.flag(isolate, "isolate"),
             trace=valid.flag(trace, "trace"),
+            counting=counting,
             gpu=gpu,
         )

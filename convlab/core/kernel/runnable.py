@@ -107,8 +107,13 @@ class Engine(Protocol):
     def target(self) -> tuple[int, int]:
         """The compute capability (90 for 9.0), and a block's shared memory limit in bytes."""
 
-    def build(self, source: Source, defines: Mapping[str, object], trace: bool) -> Build:
-        """Compile a kernel file, or return the cached build. Raises BuildError."""
+    def build(
+        self, source: Source, defines: Mapping[str, object], trace: bool, counting: bool
+    ) -> Build:
+        """Compile a kernel file, or return the cached build. Raises BuildError.
+
+        `trace` and `counting` say whether the simulator watches accesses, and whether it can count them.
+        """
 
     def prepare(
         self, kernel: Runnable, problem: Problem, inputs: Inputs, allocate: Allocate
@@ -229,6 +234,10 @@ class Runnable:
 
     def untraced(self) -> Runnable:
         """Return this runnable without the simulator's counts and diagnostics: it runs faster."""
+        return self
+
+    def uncounted(self) -> Runnable:
+        """Return this runnable without the simulator's counts, but with all diagnostics."""
         return self
 
     def tuned(self, tunables: Mapping[str, int]) -> Runnable:

@@ -19,8 +19,9 @@ void Worker::check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintp
     uint16_t index;
     Site& s = site(pc - (kind == Kind::store), 4, kind, index);
     locate(s, address, bytes, global);
-    if (is_watched && s.cells)
-        check_access(s.cells + (address - s.low) / 4,
+    if (!is_watched || !s.cells) return;
+    words_checked += bytes / 4;
+    check_access(s.cells + (address - s.low) / 4,
                 {address, bytes, kind, false, global, s.fresh, s.output, index});
 }
 
@@ -212,6 +213,7 @@ void Worker::complete_if_done(Mbarrier& barrier) {
     ++era;
     for (auto& f : fibers)
         if (f.state == State::at_mbarrier) f.state = State::ready;
+    if (is_watched_enough()) watch_no_more();
 }
 
 void Worker::mbarrier_wait(uintptr_t address, int parity, uintptr_t pc) {

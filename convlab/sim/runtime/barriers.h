@@ -54,7 +54,7 @@ bool Worker::release() {
     reset_clocks();
     for (auto& f : fibers)
         if (f.state == State::at_barrier) f.state = State::ready;
-    if (is_watched && launch->most_of_block && accesses() > launch->most_of_block) watch_no_more();
+    if (is_watched_enough()) watch_no_more();
     return true;
 }
 
@@ -63,9 +63,13 @@ bool Worker::release() {
 // could have prevented makes the blocks run one at a time.
 bool Worker::in_part() const { return g_in_part || (launch->serial && g_cut); }
 
-// Ends the search for races in this block: at a barrier, because nothing is in between there.
+bool Worker::is_watched_enough() const {
+    return is_watched && launch->most_of_block && work() > launch->most_of_block;
+}
+
+// Ends the search for races in this block: at a barrier of the block, or when an mbarrier completes a phase.
 void Worker::watch_no_more() {
-    if (!async.clocks.empty() || !async.warps.empty()) return;
+    resolve_pending();
     is_watched = false;
     g_cut = true;
 }
@@ -73,10 +77,7 @@ void Worker::watch_no_more() {
 int Worker::lanes_of(int w) const { return std::min(32, threads - w * 32); }
 
 unsigned Worker::lanes_present(int w) const {  // the lanes that have not ended
-    unsigned present = 0;
-    for (int lane = 0; lane < lanes_of(w); ++lane)
-        if (fibers[w * 32 + lane].state != State::done) present |= 1u << lane;
-    return present;
+    return (lanes_of(w) < 32 ? (1u << lanes_of(w)) - 1 : ~0u) & ~warps[w].ended;
 }
 
 // Ends the thread without a finding if lanes that its operation needs have ended at an error: that is
@@ -232,7 +233,7 @@ void Worker::deadlock(int from) {
     }
     for (int i = 0; i < threads; ++i) {
         if (fibers[i].state == State::done) continue;
-        fibers[i].state = State::done;
+        ends(i);
         if (fibers[i].stack) release_stack(fibers[i].stack, i == from);
     }
     live = waiting = 0;

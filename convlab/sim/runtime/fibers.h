@@ -10,6 +10,41 @@ int Worker::draw() {
     return 1 + int(random_state >> 33) % kMostUntilSwitch;
 }
 
+// Stacks of workers that have ended, each with its guard, for later workers; at most kMostKept. And
+// address space for new ones, which is mapped for kAtOnce stacks at once.
+constexpr size_t kMostKept = 4096, kAtOnce = 64;
+std::vector<char*> g_kept_stacks;
+char* g_unused_stacks = nullptr;
+size_t g_unused = 0;
+
+// Returns a guard and the stack above it; null without memory.
+char* take_stack() {
+    std::lock_guard<std::mutex> hold(g_lock);
+    if (!g_kept_stacks.empty()) {
+        char* kept = g_kept_stacks.back();
+        g_kept_stacks.pop_back();
+        return kept;
+    }
+    if (!g_unused) {
+        g_unused_stacks = static_cast<char*>(reserve(kAtOnce * (kGuard + kStackRoom), PROT_NONE));
+        if (!g_unused_stacks) return nullptr;
+        g_unused = kAtOnce;
+    }
+    --g_unused;
+    char* fresh = std::exchange(g_unused_stacks, g_unused_stacks + kGuard + kStackRoom);
+    return mprotect(fresh + kGuard, kStackRoom, PROT_READ | PROT_WRITE) ? nullptr : fresh;
+}
+
+// Keeps the stacks of a worker that ends, or unmaps them.
+void Worker::return_stacks() {
+    std::lock_guard<std::mutex> hold(g_lock);
+    for (char* stacks : reserved)
+        if (!crowded && g_kept_stacks.size() < kMostKept)
+            g_kept_stacks.push_back(stacks);
+        else
+            munmap(stacks, kGuard + stacks_at_once() * kStackRoom);
+}
+
 char* Worker::new_stack() {
     if (!free_stacks.empty()) {
         char* stack = free_stacks.back();
@@ -19,8 +54,9 @@ char* Worker::new_stack() {
     // The guard pages below a stack stay unmapped, so that a stack overflow faults. With many
     // workers the process would exceed its limit of memory maps, so 32 stacks share one guard.
     int n = stacks_at_once();
-    auto* stack = static_cast<char*>(reserve(kGuard + n * kStackRoom, PROT_NONE));
-    if (!stack || mprotect(stack + kGuard, n * kStackRoom, PROT_READ | PROT_WRITE)) out_of_stacks();
+    char* stack = n == 1 ? take_stack() : static_cast<char*>(reserve(kGuard + n * kStackRoom, PROT_NONE));
+    if (!stack || (n > 1 && mprotect(stack + kGuard, n * kStackRoom, PROT_READ | PROT_WRITE)))
+        out_of_stacks();
     reserved.push_back(stack);
     for (stack += kGuard; n-- > 0; stack += kStackRoom) {
         free_stacks.push_back(stack + color);
@@ -117,11 +153,17 @@ void Worker::count_poll(uintptr_t at) {
     launch->turns.wait(number);
 }
 
+// Marks a thread as one that has ended.
+void Worker::ends(int thread) {
+    fibers[thread].state = State::done;
+    warps[thread / 32].ended |= 1u << thread % 32;
+}
+
 // Ends the current thread, at its return or at an error.
 void Worker::leave(bool at_fault) {
     resolve_pending();
     Fiber& f = fibers[current];
-    f.state = State::done;
+    ends(current);
     abandoned |= at_fault;
     --live;
     release_stack(f.stack, true);
@@ -143,6 +185,7 @@ void Worker::run_block(uint64_t number) {
     own_order = {};
     threads = live = int(b.x * b.y * b.z);
     waiting = votes = 0;
+    words_checked = 0;
     arrays.clear();
     shared_used = kRedZone;
     dynamic = nullptr;

@@ -63,7 +63,7 @@ void Worker::run(Launch* l) {
         ++g_blocks_ended;
         if (g_sample) g_sampled += logged - std::exchange(logged_before, logged);
         if (std::exchange(l->undecided, false)) {
-            watch_in_part(*l, is_counted ? logged : accesses());
+            watch_in_part(*l, is_counted ? logged : work());
             start_workers(*l);
         }
         if (l->chosen.empty()) continue;
@@ -73,7 +73,7 @@ void Worker::run(Launch* l) {
         l->counted[i].add(before, -1);
         before = now;
     }
-    for (char* stacks : reserved) munmap(stacks, kGuard + stacks_at_once() * kStackRoom);
+    return_stacks();
     munmap(shared, kSharedSpan);
     munmap(shared_cells, kSharedSpan / 4 * sizeof(Cell));
     munmap(good_loads, kSharedSpan / 4 * sizeof *good_loads);

@@ -24,7 +24,7 @@ struct Operation {  // a launch, copy, fill or library call; launch numbers inde
     const char* what = "";
 };
 std::vector<Stream> g_streams{{nullptr, true}};  // the first is the legacy default stream
-std::vector<Operation> g_operations(1 << 16);
+std::vector<Operation> g_operations(1);
 std::vector<Order> g_events(1);  // what was ordered before each event's record; 0: not recorded
 Order g_host_waited;             // what the host has waited for
 uint32_t g_begun = 0;            // the caller's last operation on conv2d's stream
@@ -86,6 +86,7 @@ Issued issue(cudaStream_t handle, uintptr_t pc, const char* what, bool watched =
     size_t stream = stream_of(handle);
     Issued issued{g_launch, order_of(stream), true, g_streams[stream].last};
     issued.after_all = covers_all(issued.before);
+    if (g_operations.size() <= g_launch) g_operations.resize(g_launch + 1);
     Operation& o = g_operations[g_launch];
     o = {uint16_t(stream), false, ++g_streams[stream].issued, pc, grid, block, what};
     if (g_stream && watched && at(issued.before, stream_of(g_stream)) < g_begun &&

@@ -259,6 +259,7 @@ struct Warp {
     // up to stamp known[l][m] is ordered before what lane l does now.
     uint16_t stamp = 1, all_known = 0;
     std::vector<uint16_t> known;  // 32 x 32; empty until some lanes synchronize without the others
+    unsigned ended = 0;  // the lanes that have ended
     int held = 0;  // how often in a row a lane waited with a full log for lanes behind it
 };
 

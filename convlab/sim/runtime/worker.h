@@ -19,7 +19,7 @@ struct Worker {
     void* scheduler = nullptr;  // its stack pointer while fibers run
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
-    std::vector<char*> free_stacks, reserved;  // stacks to use again; mappings to unmap at the end
+    std::vector<char*> free_stacks, reserved;  // stacks to use again; all of this worker, with their guards
     const bool crowded;  // there are many workers (see new_stack)
     size_t color = 0;    // of the next stack; see kColors
     char* dead_stack = nullptr;  // of the thread that ended last; in use until the next switch
@@ -53,6 +53,8 @@ struct Worker {
     uint64_t block = 0;
     uint32_t phase = 0;
     uint64_t accesses() const { return uint64_t(kNever - until_switch); }  // in schedule 0
+    uint64_t words_checked = 0;  // of this block, by operations that are no accesses, such as bulk copies
+    uint64_t work() const { return accesses() + words_checked; }
     uint64_t logged = 0;        // entries of all logs that were flushed
     bool is_watched = g_trace;  // are the block's races looked for?
     bool is_counted = g_trace;  // and are its requests and operations counted?
@@ -114,6 +116,7 @@ struct Worker {
     int draw();
     int stacks_at_once() const { return crowded ? 32 : 1; }
     char* new_stack();
+    void return_stacks();
     void release_stack(char* stack, bool in_use);
     void enter(int next, void** save);
     void find_log(int i);
@@ -122,6 +125,7 @@ struct Worker {
     void yield();
     void spin(uintptr_t at);
     void count_poll(uintptr_t at);
+    void ends(int thread);
     [[noreturn]] void leave(bool at_fault);
     void run_block(uint64_t number);
 
@@ -138,6 +142,7 @@ struct Worker {
     void compare_barriers();
     bool complete_activemask(int w);
     bool in_part() const;
+    bool is_watched_enough() const;
     void watch_no_more();
     void deadlock(int from);
     std::string describe_mbarrier(int thread) const;
