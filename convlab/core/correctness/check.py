@@ -41,7 +41,7 @@ from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import examine, failed, run_in_part, simulated_seconds
+from .examine import Ran, examine, failed, run_in_part, simulated_seconds
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
@@ -382,9 +382,9 @@ class Checker:
             return report
         if report.unwatched:
             ran = run_in_part(untraced, report.problem, self.seed, setting)
-            if ran == "part":
+            if ran is Ran.PART:
                 return replace(report, unwatched=f"{report.unwatched}, indices of local arrays too")
-            if ran == "all":
+            if ran is Ran.ALL:
                 return report
         plain = examine(untraced, report.problem, self.seed, report.notes, ONCE)
         return report if plain.ok else plain

@@ -458,20 +458,43 @@ void Worker::report_unfinished_wgmma() {
     }
 }
 
+// Returns the first word of a range that has the NaN of incomplete accumulators; null if there is none.
+const uint32_t* find_incomplete(const uint32_t* from, const uint32_t* to) {
+    // The upper half of a float, or a whole bf16, with either sign.
+    for (; from < to; ++from)
+        if ((*from & 0x7fff0000) == kIncomplete) return from;
+    return nullptr;
+}
+
+// Returns the same of a whole buffer. Most of a large one may never have been accessed. A read of such a page would
+// allocate it, so only pages that are in memory are read.
+const uint32_t* find_incomplete(const Buffer& b) {
+    constexpr size_t kPages = 1 << 14;
+    unsigned char present[kPages];
+    for (uintptr_t page = b.base / kPage * kPage; page < b.base + b.bytes; page += kPages * kPage) {
+        size_t bytes = std::min(kPages * kPage, b.base + b.bytes - page);
+        if (mincore(reinterpret_cast<void*>(page), bytes, present)) std::memset(present, 1, kPages);
+        for (size_t i = 0; i * kPage < bytes; ++i) {
+            if (!(present[i] & 1)) continue;
+            uintptr_t from = std::max(page + i * kPage, b.base);
+            uintptr_t to = std::min(page + (i + 1) * kPage, b.base + b.bytes / 4 * 4);
+            const auto* words = reinterpret_cast<const uint32_t*>(from);
+            if (auto* found = find_incomplete(words, reinterpret_cast<const uint32_t*>(to))) return found;
+        }
+    }
+    return nullptr;
+}
+
 // Reports an output that has the NaN of incomplete accumulators: their sums were read before the wait.
 void report_read_too_early() {
     if (!g_incomplete) return;
     for (auto& b : g_buffers) {
-        if (!is_output(b)) continue;
-        const auto* words = reinterpret_cast<const uint32_t*>(b.base);
-        for (size_t i = 0; i < b.bytes / 4; ++i) {
-            // The upper half of a float, or a whole bf16, with either sign.
-            if ((words[i] & 0x7fff0000) != kIncomplete) continue;
-            report(true, "copy not waited for", g_incomplete, {},
-                   "the accumulators of this wgmma were read before wgmma_wait completed it: %s was "
-                   "computed from them, and is NaN here", place_of(b.base + 4 * i));
-            return;
-        }
+        const uint32_t* found = is_output(b) ? find_incomplete(b) : nullptr;
+        if (!found) continue;
+        report(true, "copy not waited for", g_incomplete, {},
+               "the accumulators of this wgmma were read before wgmma_wait completed it: %s was "
+               "computed from them, and is NaN here", place_of(uintptr_t(found)));
+        return;
     }
 }
 

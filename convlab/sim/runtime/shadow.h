@@ -55,8 +55,54 @@ inline void Worker::note_block(Cell& cell, Kind kind) const {
     if (cell.by_several && cell.stored) needs_serial();
 }
 
+// Returns whether an access to all of a word of shared memory is no race with an earlier one.
+inline bool Worker::follows(const Mark& earlier, const CheckedAccess& checked) {
+    return !earlier.launch || !earlier.mask || are_compatible(earlier, checked) ||
+           is_ordered_before(earlier, false, &checked);
+}
+
+inline bool are_equal(const Mark& a, const Mark& b) { return !std::memcmp(&a, &b, sizeof a); }
+
+// Checks a bulk copy or an operand of a tensor core in shared memory. Neighbouring words were often written and read
+// by the same operations, so the check of one of them holds for the next one too.
+void Worker::check_shared_words(Cell* cell, const CheckedAccess& checked) {
+    bool loads = checked.kind == Kind::load;
+    Mark mine = mark(15, checked.sync, checked.site);
+    Mark writer{}, readers[2] = {};  // of the last word that was checked
+    bool known = false;
+    int entered = -1;                // the reader that this load replaced; -1: none
+    uint64_t good = 0;               // the word's entry in good_loads, if this load changed it; or 0
+    for (unsigned done = 0; done < checked.bytes; done += 4, ++cell) {
+        uintptr_t word = checked.address + done;
+        bool plain = cell->owner == owner && cell->written == 15 && !cell->in_flight;
+        if (known && plain && are_equal(cell->reader[0], readers[0]) && are_equal(cell->reader[1], readers[1]) &&
+            (are_equal(cell->writer, writer) || (loads && follows(cell->writer, checked)))) {
+            if (!loads) {
+                cell->writer = mine;
+                cell->reader[0].launch = cell->reader[1].launch = 0;
+                good_load_of(word) = 0;
+            } else if (entered >= 0) {
+                cell->reader[entered] = mine;
+            } else if (good) {
+                good_load_of(word) = good;
+            }
+            continue;
+        }
+        writer = cell->writer, readers[0] = cell->reader[0], readers[1] = cell->reader[1];
+        uint64_t before = good_load_of(word);
+        bool reported = check_word(*cell, checked, word, 15);
+        known = plain && !reported;
+        entered = !are_equal(cell->reader[0], readers[0]) ? 0 : !are_equal(cell->reader[1], readers[1]) ? 1 : -1;
+        if (loads && entered >= 0) mine = cell->reader[entered];
+        good = good_load_of(word) == before ? 0 : good_load_of(word);
+    }
+}
+
 inline void Worker::check_access(Cell* cell, const CheckedAccess& checked) {
     if (async.reads && checked.kind != Kind::load && !checked.global) check_overwrite(checked);
+    if (!checked.global && checked.bytes > 16 && !((checked.address | checked.bytes) & 3) &&
+        checked.kind != Kind::atomic)
+        return check_shared_words(cell, checked);
     // In a serial launch one block runs at a time.
     bool locks = checked.global && !launch->serial;
     // Neighbouring words of shared memory often have equal cells. If the word before this one had an

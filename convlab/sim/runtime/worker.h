@@ -173,6 +173,8 @@ struct Worker {
     void note_block(Cell& cell, Kind kind) const;
     const char* describe_iterations(const Mark& m, const CheckedAccess& checked) const;
     void check_access(Cell* cell, const CheckedAccess& checked);
+    void check_shared_words(Cell* cell, const CheckedAccess& checked);
+    bool follows(const Mark& earlier, const CheckedAccess& checked);
     bool check_word(Cell& cell, const CheckedAccess& checked, uintptr_t address, unsigned mask);
     void report_uninitialised(Cell& cell, const CheckedAccess& checked, uintptr_t address,
                               unsigned mask);
