@@ -8,7 +8,7 @@ simulator, where memory that is never accessed takes no space.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -312,7 +312,7 @@ def compared_blocks(
         raise LaunchError(f"{kernel.name} on {problem.label}: the sampled blocks stored no outputs")
     most = max(1, min(_COMPARED, _MOST_PRODUCTS // problem.terms))
     where = where[:: -(-len(where) // most)]
-    expected = reference.truth(problem, x, w, None, torch.stack(_unravel(where, y.shape), 1))
+    expected = reference.truth(problem, x, w, None, reference.places(where, y.shape))
     stored = y.view(-1)[where].double()
     errors = (stored - expected).abs()
     limit = 6 * bound * (float(expected.square().mean().sqrt()) + expected.abs())
@@ -320,7 +320,7 @@ def compared_blocks(
     worst = int((errors / limit).argmax())
     findings = []
     if wrong:
-        index = tuple(int(axis[worst]) for axis in _unravel(where, y.shape))
+        index = tuple(reference.places(where, y.shape)[worst].tolist())
         text = (
             f"{wrong:,} of {len(where):,} outputs that a sample of blocks stored are incorrect, the "
             f"worst at {problem.computation.symbol} = {index}: {float(stored[worst]):.6g}, but the "
@@ -400,8 +400,3 @@ def _accessed(trace: Any, array: str, tensor: Tensor) -> list[Tensor]:
 def _positions(part: Tensor, y: Tensor) -> Tensor:
     """Return the flat indices in y of the elements of a part that are not 0: those were stored."""
     return part.nonzero()[:, 0] + part.storage_offset() - y.storage_offset()
-
-
-def _unravel(where: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
-    """Return the indices (n, k, p, q) of flat indices."""
-    return torch.unravel_index(where, tuple(shape))

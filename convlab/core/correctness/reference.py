@@ -6,8 +6,9 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -132,6 +133,14 @@ def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where
     return values
 
 
+def places(numbers: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return for each element's number in a tensor its indices, such as (n, k, p, q), as a row.
+
+    torch.unravel_index does the same, but imports sympy first, which takes half a second.
+    """
+    return torch.from_numpy(np.stack(np.unravel_index(numbers.numpy(), tuple(shape)), axis=1))
+
+
 def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") -> Tensor:
     """Return at least `count` output positions to check, or all positions if there are few.
 
@@ -156,7 +165,7 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
     # With few positions, random draws would repeat the same ones: take all.
     if total <= 2 * count:
         indices = torch.arange(total)
-        return torch.stack(torch.unravel_index(indices, shape), dim=1).to(device)
+        return places(indices, shape).to(device)
     part = max(1, count // 16)
     edge = torch.arange(min(part, total))
     chosen = [edge, total - 1 - edge]
@@ -177,7 +186,7 @@ def sample(problem: Problem, count: int, seed: int = 0, device: Device = "cpu") 
     indices = torch.cat(chosen).unique()
     while len(indices) < count:
         indices = torch.cat([indices, draw(total, count - len(indices))]).unique()
-    return torch.stack(torch.unravel_index(indices, shape), dim=1).to(device)
+    return places(indices, shape).to(device)
 
 
 def tolerance(precision: str, gemm_k: int, outputs: float = math.inf) -> float:
