@@ -59,6 +59,16 @@ _FLAVOURS: tuple[dict[str, Sequence[Any]], ...] = (
     {"groups": (2, 3, 4, 6), "C": (1, 2, 3), "K": (1, 2, 3, 5)},
     # depthwise
     {"groups": (2, 7, 16, 19, 33), "C": [1], "K": (1, 2)},
+    {"stride": ((5, 6), (6, 5), (6, 6), (7, 12)), "H": range(13, 41), "W": range(13, 41)},
+    # Steps as large as the filter, but dilated windows overlap.
+    {
+        "R": [2],
+        "S": [2],
+        "stride": [(2, 2), (3, 2), (2, 3)],
+        "dilation": [(2, 2), (2, 1), (1, 2), (3, 2)],
+        "H": range(9, 41),
+        "W": range(9, 41),
+    },
     {"R": [1], "S": [1], "dilation": [(1, 1)]},
     {"R": [5], "S": [9], "H": range(5, 30), "W": range(9, 34)},
     {"R": [9], "S": [5], "H": range(9, 34), "W": range(5, 30)},

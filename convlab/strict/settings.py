@@ -123,6 +123,10 @@ _POINTWISE = "N2 C8 H8 W12 K8 R1 S1 bias"
 _LARGE = "limits.channels_4099"
 _REQUEST = re.compile(r"\bextern\b[^;{}()]*\b__shared__|\bask_for_shared_memory\b|\bcudaFuncSet")
 _DEFINES_REQUESTS = "convlab.cuh"
+# A kernel that counts blocks in a variable of the file may split the channels. Calls with other channels then
+# change the variable.
+_SPLIT = "N1 C96 H5 W6 K8 R3 S3 p1"
+_VARIABLE = re.compile(r"^\s*(static\s+)?__device__\s+[\w\s*]+\w(\[[^\]]*\])*\s*(=[^;]*)?;", re.M)
 FEW_MACS = 500_000
 
 
@@ -157,8 +161,9 @@ def _applies(setting: Setting, kernel: Runnable, problem: Problem) -> bool:
 def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]:
     """Return the problems that run in the settings.
 
-    They are a 3x3 problem, a 1x1 problem, with a ReLU if the kernel fuses one, and a problem with
-    many channels for a kernel that requests shared memory. If the kernel does not support the 3x3
+    They are a 3x3 problem, a 1x1 problem, with a ReLU if the kernel fuses one, a problem with
+    channels to split for a kernel with `__device__` variables, and one with many channels for a
+    kernel that requests shared memory. If the kernel does not support the 3x3
     problem, the first small problem on which it is correct takes its place.
     """
     small = [p for p in correct if p.macs <= FEW_MACS and min(p.N, p.P, p.Q) > 1]
@@ -168,8 +173,10 @@ def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]
         _REQUEST.search(text) for name, text in kernel.texts.items() if name != _DEFINES_REQUESTS
     )
     large = _supported(kernel, [named_problem(_LARGE)]) if requests else []
+    counts = _VARIABLE.search(kernel.source or "")
+    split = _supported(kernel, [named_problem(_SPLIT)]) if counts else []
     second = [with_relu(kernel, problem) for problem in pointwise or first]
-    return list(dict.fromkeys([*first, *second, *large]))
+    return list(dict.fromkeys([*first, *second, *split, *large]))
 
 
 def workspace_trials(

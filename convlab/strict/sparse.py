@@ -26,7 +26,6 @@ from ..core.finding import Finding
 from ..core.kernel.runnable import Runnable
 from ..core.machine.gpus import DEFAULT_GPU
 from ..core.problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
-from ..core.problem.format import FLOAT32
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 
@@ -104,6 +103,8 @@ _MOST_PRODUCTS = 1 << 27
 # How many blocks of each launch run, and for how many seconds at most. Rungs take less than a fifth of that on an
 # idle machine, so that the outcome does not depend on its load.
 BLOCKS = 12
+# Of `_NO_FLOAT` more blocks run: a wrong quotient occurs at the ends of some image rows only.
+_BLOCKS_OF_ROWS = 512
 _BLOCKS_SECONDS = 20.0
 # After so many accesses only two blocks of a launch run, and of later launches only some.
 BLOCKS_ACCESSES = 3_000_000
@@ -156,12 +157,12 @@ SPARSE = Sparse()
 
 
 def sparse_problems(kernel: Runnable) -> list[Problem]:
-    """Return the problems of `Sparse` that a kernel supports; none if its tensors are not fp32 NCHW.
+    """Return the problems of `Sparse` that a kernel supports.
 
     There is at most one for each entry of `_PLANES`. In the first an int can count the elements of
     one channel of x, but not those of two. In the second it cannot count those of one.
     """
-    if not kernel.counts or kernel.build() is None or kernel.format != FLOAT32:
+    if not kernel.counts or kernel.build() is None:
         return []
     if kernel.computes in _OF_GRADIENTS:
         problems = []
@@ -195,7 +196,7 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
     from ..sim.simulation import Arena
 
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    arena = Arena(shapes, ["x"])
+    arena = Arena(shapes, ["x"], format=kernel.format)
     x, w, y = (arena.tensors[name] for name in shapes)
     random = torch.Generator().manual_seed(seed)
     # Set only the rows and columns that are read. The problems have no padding and no dilation.
@@ -204,7 +205,7 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
         for outputs, stride, taps in zip(y.shape[2:], problem.stride, w.shape[2:], strict=True)
     )
     values = torch.randn(*x.shape[:2], len(rows), len(columns), generator=random)
-    x[:, :, rows[:, None], columns] = values
+    x[:, :, rows[:, None], columns] = values.to(x.dtype)
     w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
     y.fill_(math.nan)
     try:
@@ -229,13 +230,15 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     random = torch.Generator().manual_seed(seed)
     arena, large = arena_for(kernel, problem, random)
     names = problem.computation.names
+    has_rows = problem in map(named_problem, *_NO_FLOAT)
+    blocks = _BLOCKS_OF_ROWS if has_rows else BLOCKS
 
     def run(kernel: Runnable) -> Any:
         return simulated(
             kernel,
             problem,
             arena,
-            sample=(BLOCKS, seed),
+            sample=(blocks, seed),
             watch=BLOCKS_ACCESSES,
             time_limit=_BLOCKS_SECONDS,
             gpu=WIDE,
@@ -261,7 +264,7 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     small = problem.computation.is_forward and math.prod(problem.output_shape) < _WHOLE_OUTPUTS
     if small and not adds_parts(trace, problem) and not _reaches_end(trace, names["y"], y):
         return _examine_whole(setting, kernel, problem, arena, seed)
-    return compared_blocks(setting, kernel, problem, arena, trace)
+    return compared_blocks(setting, kernel, problem, arena, trace, blocks)
 
 
 def arena_for(
@@ -295,9 +298,12 @@ def adds_parts(trace: Any, problem: Problem) -> bool:
 
 
 def compared_blocks(
-    setting: Setting, kernel: Runnable, problem: Problem, arena: Any, trace: Any
+    setting: Setting, kernel: Runnable, problem: Problem, arena: Any, trace: Any, blocks: int = BLOCKS
 ) -> Report:
-    """Return the report of a sample of blocks: the outputs that they stored are compared, if they can be."""
+    """Return the report of a sample of blocks: the outputs that they stored are compared, if they can be.
+
+    Of many blocks, all of these outputs are compared.
+    """
     x, w, y = (arena.tensors[name] for name in ("x", "w", "y"))
     names = problem.computation.names
     bound = reference.tolerance(kernel.precision, problem.terms)
@@ -310,17 +316,19 @@ def compared_blocks(
     )
     if not len(where):
         raise LaunchError(f"{kernel.name} on {problem.label}: the sampled blocks stored no outputs")
-    most = max(1, min(_COMPARED, _MOST_PRODUCTS // problem.terms))
-    where = where[:: -(-len(where) // most)]
-    expected = reference.truth(problem, x, w, None, reference.places(where, y.shape))
-    stored = y.view(-1)[where].double()
+    if blocks == BLOCKS:
+        most = max(1, min(_COMPARED, _MOST_PRODUCTS // problem.terms))
+        where = where[:: -(-len(where) // most)]
+    outputs = _places_in(y, where)
+    expected = reference.truth(problem, x, w, None, outputs)
+    stored = _flat(y)[where].double()
     errors = (stored - expected).abs()
     limit = 6 * bound * (float(expected.square().mean().sqrt()) + expected.abs())
     wrong = int((~(errors <= limit)).sum())
     worst = int((errors / limit).argmax())
     findings = []
     if wrong:
-        index = tuple(reference.places(where, y.shape)[worst].tolist())
+        index = tuple(outputs[worst].tolist())
         text = (
             f"{wrong:,} of {len(where):,} outputs that a sample of blocks stored are incorrect, the "
             f"worst at {problem.computation.symbol} = {index}: {float(stored[worst]):.6g}, but the "
@@ -329,7 +337,7 @@ def compared_blocks(
         findings = [Finding("wrong result", text, array=names["y"], index=index)]
     fields |= {"worst": float(errors[worst]), "limit": float(limit[worst]), "wrong": wrong}
     fields["error"] = float(errors.norm() / expected.norm())
-    fields["compared"] = f"{len(where):,} outputs of {BLOCKS} blocks compared with float64"
+    fields["compared"] = f"{len(where):,} outputs of {blocks} blocks compared with float64"
     return reported(kernel, problem, setting, findings, **fields)
 
 
@@ -383,7 +391,7 @@ def _accessed(trace: Any, array: str, tensor: Tensor) -> list[Tensor]:
 
     Of a long range, its beginning and its end are returned.
     """
-    flat = tensor.view(-1)
+    flat = _flat(tensor)
     parts = []
     for row in trace.reaches:
         if row["array"] != array:
@@ -395,6 +403,18 @@ def _accessed(trace: Any, array: str, tensor: Tensor) -> list[Tensor]:
         else:
             parts += [flat[low : low + _RANGE], flat[high - _RANGE : high]]
     return parts
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return a view of all elements in their order in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _places_in(tensor: Tensor, where: Tensor) -> Tensor:
+    """Return for each position in memory the indices of the element, as a row."""
+    order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
+    in_memory = reference.places(where, [tensor.shape[axis] for axis in order])
+    return in_memory[:, [order.index(axis) for axis in range(tensor.dim())]]
 
 
 def _positions(part: Tensor, y: Tensor) -> Tensor:

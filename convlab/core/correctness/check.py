@@ -56,6 +56,8 @@ _SIM_SECONDS_PER_TRY = 0.1
 _INT = 1 << 31
 # Matches the declaration of an array.
 _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
+# Matches an atomic addition, in CUDA or in PTX.
+_ATOMIC_ADD = re.compile(r"\batomicAdd(_block|_system)?\s*\(|\bred\.|\batom\.")
 # A problem of a default check is long if a dimension, the number of outputs or the number of their rows
 # is larger than this: some kernels compute a row at a time. On the simulator a long problem runs only
 # once.
@@ -396,7 +398,8 @@ class Checker:
         if _is_long(problem):
             if not setting.name and (sampled := self._sampled(problem)) is not None:
                 return sampled
-            setting = replace(setting, twice=False, most_watched=_MOST_WATCHED)
+            twice = setting.twice and _may_vary(self.kernel)
+            setting = replace(setting, twice=twice, most_watched=_MOST_WATCHED)
         quick = self.run(problem, replace(setting, counted=False))
         if quick.ok:
             return quick
@@ -541,6 +544,11 @@ def _is_long(problem: Problem) -> bool:
     if problem.terms > _TERMS or rows > _ROWS:
         return True
     return max(sizes) > _LONG or math.prod(problem.output_shape) > _MANY
+
+
+def _may_vary(kernel: Runnable) -> bool:
+    """Return whether atomics may add in a changing order, which the header does not declare."""
+    return not kernel.atomics and bool(_ATOMIC_ADD.search(kernel.source or ""))
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:

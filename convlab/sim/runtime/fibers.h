@@ -12,7 +12,7 @@ int Worker::draw() {
 
 // Stacks of workers that have ended, each with its guard, for later workers; at most kMostKept. And
 // address space for new ones, which is mapped for kAtOnce stacks at once.
-constexpr size_t kMostKept = 4096, kAtOnce = 64;
+constexpr size_t kMostKept = 1024, kAtOnce = 64;
 std::vector<char*> g_kept_stacks;
 char* g_unused_stacks = nullptr;
 size_t g_unused = 0;
@@ -201,7 +201,7 @@ void Worker::run_block(uint64_t number) {
     warps.assign((threads + 31) / 32, Warp{});
     copies.assign(copies.empty() ? 0 : threads, {});
     async = {};
-    is_watched = g_trace && launch->watches(number);
+    is_watched = g_trace && !g_unnumbered && launch->watches(number);
     is_counted = is_watched && g_counts;
     next_entry = &last_access, log_end = nullptr;
     if (is_counted && threads > logs) log.reset(new Access[size_t(logs = threads) * kLogPitch]);

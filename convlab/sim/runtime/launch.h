@@ -163,7 +163,7 @@ constexpr uint64_t kRun = 8, kRuns = 8;
 // A sample may have a limit of accesses. From then on two blocks run of a launch, and few launches:
 // with the numbers 2^k and 2^k + 1, so that some are among the last half of all.
 bool is_over_the_limit(uint64_t times) {
-    return g_most_watched && g_sampled > times * g_most_watched;
+    return g_most_watched && (g_unnumbered || g_sampled > times * g_most_watched);
 }
 bool is_spaced(uint64_t number) { return !(number & (number - 1)) || !((number - 1) & (number - 2)); }
 

@@ -82,7 +82,12 @@ struct Issued {
 Issued issue(cudaStream_t handle, uintptr_t pc, const char* what, bool watched = true,
              dim3 grid = {}, dim3 block = {}) {
     needs_all_blocks();
-    if (!++g_launch) ++g_launch;
+    if (!++g_launch) {
+        // A cell could not tell the next launches from the first ones.
+        ++g_launch;
+        g_unnumbered = g_in_part = true;
+        write_report("in part\t0\t1\n");
+    }
     size_t stream = stream_of(handle);
     Issued issued{g_launch, order_of(stream), true, g_streams[stream].last};
     issued.after_all = covers_all(issued.before);
@@ -179,7 +184,8 @@ void enter_constant(const Issued& issued, const void* to, const void* from, size
 
 // Checks a copy, a fill or a library call that loads or stores memory, and enters it in the cells.
 void enter_range(const Issued& issued, const void* pointer, size_t bytes, Kind kind, uintptr_t pc) {
-    if (!g_trace || g_sample || g_record.on || !in_buffers(uintptr_t(pointer)) || !bytes) return;
+    if (!g_trace || g_unnumbered || g_sample || g_record.on) return;
+    if (!in_buffers(uintptr_t(pointer)) || !bytes) return;
     const Buffer* b = buffer_near(uintptr_t(pointer));
     if (!b || !b->cells || b->cells == kUncounted || uintptr_t(pointer) < b->base) return;
     Mark mark{};

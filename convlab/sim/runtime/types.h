@@ -339,6 +339,7 @@ bool g_host = false;                 // host code runs (see Opened)
 cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;
 uint16_t g_launch = 0;               // the number of the latest launch
+bool g_unnumbered = false;           // there were more launches than numbers: no more are watched
 bool g_cooperative = false;          // the next launch is cooperative
 dim3 g_cluster;                      // the blocks of a cluster of the next launch
 bool g_dependent = false;            // the next launch may begin before the latest one ends
