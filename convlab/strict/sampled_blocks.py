@@ -21,7 +21,7 @@ from ..core.kernel.runnable import Runnable
 from ..core.machine.gpus import DEFAULT_GPU, Gpu
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from .sparse import BLOCKS, BLOCKS_ACCESSES, WIDE, arena_for, compared_blocks
+from .sparse import BLOCKS, BLOCKS_ACCESSES, NOT_STORED, WIDE, arena_for, compared_blocks
 
 # The problems, each with the size that is large, and with its dimension in x, dx, y and dy. All elements of these
 # are accessed.
@@ -52,6 +52,7 @@ def sampled(kernel: Runnable, problem: Problem, seed: int) -> Report | None:
     if not _takes_long(kernel, problem):
         return None
     arena, _ = arena_for(kernel, problem, torch.Generator().manual_seed(seed))
+    arena.tensors["y"].fill_(NOT_STORED)
     trace = _run_sample(kernel, problem, arena, seed, DEFAULT_GPU)
     if trace is not None and not _passes_16_bits(trace, problem, arena):
         # Some block has the last image. With more SMs than tiles it is the last block, which is in the sample.

@@ -63,12 +63,10 @@ _LARGE = (
 # float is too small. Does the last block store the last output? If not, the kernel runs as a whole, without
 # hooks.
 _NO_FLOAT = (("N1 C1 H4097 W4097 K1 R1 S1", "N1 C1 H4097 W4097 K1 R3 S3 p1"),)
-_WHOLE_OUTPUTS = 1 << 25
 _WHOLE_SECONDS = 60.0
-# The same for a data gradient: many images; a dx and a dy of over 2^32 elements, by a large plane, by many
-# channels of dx, of dy, and by many groups; and a filter of over 2^31 elements.
+# The same for a data gradient: a dx and a dy of over 2^32 elements, by a large plane, by many channels of dx, of
+# dy, and by many groups; and a filter of over 2^31 elements. The set "limits" has many images.
 _LARGE_DATA = (
-    _LARGE[0],
     _LARGE[1],
     ("N2 C2200 H1024 W1024 K2 R1 S1", "N2 C2200 H1024 W1024 K2 R3 S3 p1"),
     ("N2 C2 H1024 W1024 K2200 R1 S1", "N2 C2 H1024 W1024 K2200 R3 S3 p1"),
@@ -81,11 +79,10 @@ _LARGE_DATA = (
         _FILTER_OF_GROUPS,
     ),
 )
-# The same for a weight gradient, whose sums are long, so that images are small: many images; an x and a dy
-# of over 2^32 elements, half of which are of the second image; many groups; a dw of over 2^32 elements in
-# two groups, or of over 2^31 elements.
+# The same for a weight gradient, whose sums are long, so that images are small: an x and a dy of over 2^32
+# elements, half of which are of the second image; many groups; a dw of over 2^32 elements in two groups, or of
+# over 2^31 elements.
 _LARGE_WEIGHT = (
-    _LARGE[0],
     ("N2 C80000 H170 W170 K8 R1 S1", "N2 C80000 H170 W170 K8 R3 S3 p1"),
     ("N2 C8 H170 W170 K80000 R1 S1", "N2 C8 H170 W170 K80000 R3 S3 p1"),
     ("N2 C46400 H216 W216 K46400 R3 S3 p1 g46400",),
@@ -103,9 +100,9 @@ _MOST_PRODUCTS = 1 << 27
 # How many blocks of each launch run, and for how many seconds at most. Rungs take less than a fifth of that on an
 # idle machine, so that the outcome does not depend on its load.
 BLOCKS = 12
+_BLOCKS_SECONDS = 20.0
 # Of `_NO_FLOAT` more blocks run: a wrong quotient occurs at the ends of some image rows only.
 _BLOCKS_OF_ROWS = 512
-_BLOCKS_SECONDS = 20.0
 # After so many accesses only two blocks of a launch run, and of later launches only some.
 BLOCKS_ACCESSES = 3_000_000
 # A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
@@ -119,6 +116,8 @@ _RANGE = 1 << 20
 _MANY = 1 << 24
 # The most blocks of a grid in y and in z.
 _MOST_BLOCKS = 65_535
+# The value of an element of y before the run. No sum here has it.
+NOT_STORED = -12345.0
 # At most this many outputs are compared.
 _COMPARED = 20_000
 
@@ -251,6 +250,8 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
                 part.normal_(generator=random)
                 if name == "w":
                     part.div_(math.sqrt(problem.terms))
+        for part in _accessed(trace, names["y"], arena.tensors["y"]):
+            part.fill_(NOT_STORED)
         trace = run(kernel)
     except LaunchError as error:
         if error.kind in ("endless loop", "out of time", "too little workspace"):
@@ -261,8 +262,7 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
             error.kind = "launch configuration"
         raise
     y = arena.tensors["y"]
-    small = problem.computation.is_forward and math.prod(problem.output_shape) < _WHOLE_OUTPUTS
-    if small and not adds_parts(trace, problem) and not _reaches_end(trace, names["y"], y):
+    if has_rows and not adds_parts(trace, problem) and not _reaches_end(trace, names["y"], y):
         return _examine_whole(setting, kernel, problem, arena, seed)
     return compared_blocks(setting, kernel, problem, arena, trace, blocks)
 
@@ -418,5 +418,6 @@ def _places_in(tensor: Tensor, where: Tensor) -> Tensor:
 
 
 def _positions(part: Tensor, y: Tensor) -> Tensor:
-    """Return the flat indices in y of the elements of a part that are not 0: those were stored."""
-    return part.nonzero()[:, 0] + part.storage_offset() - y.storage_offset()
+    """Return the positions in y of the elements of a part that the run stored."""
+    stored = part != part.new_tensor(NOT_STORED)
+    return stored.nonzero()[:, 0] + part.storage_offset() - y.storage_offset()

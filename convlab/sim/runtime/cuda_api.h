@@ -133,7 +133,7 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
     choose(launch);
     if (!launch.runs && g_sample) return;
     Opened memory;
-    launch.undecided = g_trace && g_most_watched && launch.runs >= 64;
+    launch.undecided = g_trace && g_most_watched && !g_sample && launch.runs >= 64;
     bool together = launch.cooperative || launch.cluster_x * launch.cluster_y * launch.cluster_z > 1;
     if (g_trace && g_most_watched && !g_counts && launch.chosen.empty() && !together)
         launch.most_of_block = std::max(g_most_watched / launch.runs, kLeastOfBlock);
