@@ -7,6 +7,7 @@ result.
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from ..core.kernel.runnable import Inputs, Launch, Runnable
 from ..core.problem.format import Storage
 from ..core.problem.problem import Problem
 
+# Matches a `__device__` variable of the file.
+_VARIABLE = re.compile(r"^\s*(static\s+)?__device__\s+[\w\s*]+\w(\[[^\]]*\])*\s*(=[^;]*)?;", re.M)
 # Bytes of shared memory that a block may use unless the kernel opts in to more.
 SHARED_BYTES = 48 << 10
 
@@ -78,6 +81,20 @@ class LeastWorkspace(AfterOthers):
     def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
         """Return an empty history, and a call for the same problem."""
         return [[], [problem]]
+
+
+def has_variables(kernel: Runnable) -> bool:
+    """Return whether a kernel keeps numbers on the GPU from call to call, such as a count of blocks."""
+    return bool(_VARIABLE.search(kernel.source or ""))
+
+
+def smallest(kernel: Runnable, problem: Problem) -> list[Problem]:
+    """Return a list with a variant of the problem that has one output in each plane, or few; or an empty list."""
+    height = problem.dilation[0] * (problem.R - 1) + 1
+    width = problem.dilation[1] * (problem.S - 1) + 1
+    one = {"N": 1, "H": height, "W": width, "padding": (0, 0)}
+    variants = _supported_variants(kernel, problem, one, {"N": 1, "H": height + 3, "W": width + 3}, {"N": 1})
+    return list(variants)[:1]
 
 
 def histories(kernel: Runnable, problem: Problem) -> list[list[Problem]]:

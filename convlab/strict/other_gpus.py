@@ -6,14 +6,15 @@ its second tile, the wrap of its stages, and its last, incomplete wave. And a ke
 limits of one GPU is incorrect on those that have less shared memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.correctness.setting import Setting
-from ..core.kernel.runnable import Runnable
+from ..core.kernel.runnable import Launch, Runnable
 from ..core.machine.gpus import DEFAULT_GPU, GPUS, Gpu
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
+from .after_others import has_variables, smallest
 
 _SMS = 2
 
@@ -23,6 +24,24 @@ class OtherGpu(Setting):
     """Run a problem on a simulated GPU other than the default one."""
 
     gpu: Gpu = DEFAULT_GPU
+
+
+@dataclass(frozen=True)
+class AfterSmallest(OtherGpu):
+    """Run a problem of many tiles after a call in which most blocks have no tile.
+
+    Persistent blocks that take their tiles from a counter must find it as a first call does.
+    """
+
+    keeps_filter: bool = True
+
+    def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
+        """Return one list, with the smallest variant of the problem that the kernel supports."""
+        return [smallest(kernel, problem)]
+
+    def run(self, launch: Launch, earlier: Sequence[Problem]) -> None:
+        """Run a launch after the call."""
+        launch.call_after(earlier)
 
 
 def _small(gpu: Gpu) -> OtherGpu:
@@ -39,10 +58,13 @@ def _listed(sm: int) -> Gpu:
 
 
 TWO_SMS = replace(_small(DEFAULT_GPU), name="two_sms")
+AFTER_SMALLEST = AfterSmallest(
+    "two_sms_after", f"{TWO_SMS.words}, after a call for few outputs", gpu=TWO_SMS.gpu
+)
 # The default check runs these: of 8.6 and 8.9 only one, because they have the same shared memory.
 CARDS = (_small(_listed(80)), _small(_listed(89)), _small(_listed(120)))
 # No listed GPU has 8.6.
-OTHER_GPUS = (TWO_SMS, *CARDS, _small(replace(_listed(89), sm=86)))
+OTHER_GPUS = (TWO_SMS, AFTER_SMALLEST, *CARDS, _small(replace(_listed(89), sm=86)))
 # Problems of many tiles. A kernel runs the first that it supports of each line.
 _MANY_TILES = (
     (
@@ -71,7 +93,8 @@ _FEW_TILES = (
 
 def trials_on_other_gpus(kernel: Runnable) -> Iterator[tuple[Problem, Setting]]:
     """Yield the problems of the default check on other GPUs, each with its setting."""
-    for lines, settings in ((_MANY_TILES, (TWO_SMS,)), (_FEW_TILES, CARDS)):
+    two_sms = (TWO_SMS, AFTER_SMALLEST) if has_variables(kernel) else (TWO_SMS,)
+    for lines, settings in ((_MANY_TILES, two_sms), (_FEW_TILES, CARDS)):
         for specs in lines:
             for setting in settings:
                 on_it = kernel.on_gpu(setting.gpu)

@@ -21,7 +21,7 @@ from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from .after_others import SHARED_BYTES, AfterOthers, LeastWorkspace, TwoStreams
+from .after_others import SHARED_BYTES, AfterOthers, LeastWorkspace, TwoStreams, has_variables
 from .other_gpus import OTHER_GPUS
 from .sparse import SPARSE
 from .unusual_data import (
@@ -32,6 +32,7 @@ from .unusual_data import (
     Overflowing,
     Special,
     SpecialEnds,
+    SpecialZeros,
     Tiny,
     UnusualData,
     Zeros,
@@ -70,6 +71,7 @@ SETTINGS = (
     Denormals(),
     Special(),
     SpecialEnds(),
+    SpecialZeros(),
     Cancelled(),
     Overflowing(),
     *ALONE,
@@ -126,7 +128,6 @@ _DEFINES_REQUESTS = "convlab.cuh"
 # A kernel that counts blocks in a variable of the file may split the channels. Calls with other channels then
 # change the variable.
 _SPLIT = "N1 C96 H5 W6 K8 R3 S3 p1"
-_VARIABLE = re.compile(r"^\s*(static\s+)?__device__\s+[\w\s*]+\w(\[[^\]]*\])*\s*(=[^;]*)?;", re.M)
 FEW_MACS = 500_000
 
 
@@ -173,8 +174,7 @@ def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]
         _REQUEST.search(text) for name, text in kernel.texts.items() if name != _DEFINES_REQUESTS
     )
     large = _supported(kernel, [named_problem(_LARGE)]) if requests else []
-    counts = _VARIABLE.search(kernel.source or "")
-    split = _supported(kernel, [named_problem(_SPLIT)]) if counts else []
+    split = _supported(kernel, [named_problem(_SPLIT)]) if has_variables(kernel) else []
     second = [with_relu(kernel, problem) for problem in pointwise or first]
     return list(dict.fromkeys([*first, *second, *split, *large]))
 

@@ -271,9 +271,7 @@ class Special(UnusualData):
         w[0, 0] = 0
         x[0, problem.C - problem.C // problem.groups, problem.H // 2] = 0
         _put_at_ends(x)
-        sides = zip(problem.padding, problem.dilation, (problem.R, problem.S))
-        if all(padding <= dilation * ((taps - 1) // 2) for padding, dilation, taps in sides):
-            # This element of the filter is never multiplied with padding.
+        if _misses_padding(problem):
             w[-1, 0, problem.R // 2, problem.S // 2] = math.nan
         return x, w, bias
 
@@ -316,6 +314,37 @@ class SpecialEnds(Special):
         x[0, 0, 0, 0] = math.inf
         x[-1, -1, -1, -1] = math.nan
         return x, w, bias
+
+
+@dataclass(frozen=True)
+class SpecialZeros(Special):
+    """Make an image and half of the filters zeros, with inf and NaN that these are multiplied with.
+
+    A kernel may skip a tile of zeros. But zero times inf or NaN is NaN.
+    """
+
+    name: str = "special_zeros"
+    words: str = "with inf and NaN that meet tiles of zeros"
+
+    def applies(self, kernel: Runnable, problem: Problem) -> bool:
+        """Return whether the problem is a convolution: the setting "special" has this for gradients."""
+        return problem.computation.is_forward
+
+    def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
+        """Return x with zeros in its first image, or half of the only one, and w with zeros in half of it."""
+        x, w, bias = inputs
+        x[0, :, : problem.H if problem.N > 1 else problem.H // 2] = 0
+        w[: problem.K // 2] = 0
+        x[-1, 0, problem.H - 1, problem.W // 2] = math.inf
+        if _misses_padding(problem):
+            w[-1, 0, problem.R // 2, problem.S // 2] = math.nan
+        return x, w, bias
+
+
+def _misses_padding(problem: Problem) -> bool:
+    """Return whether the filter's middle element is never multiplied with padding."""
+    sides = zip(problem.padding, problem.dilation, (problem.R, problem.S))
+    return all(padding <= dilation * ((taps - 1) // 2) for padding, dilation, taps in sides)
 
 
 def _put_at_ends(images: Tensor) -> None:
