@@ -17,6 +17,7 @@ from convlab.core.machine import toolchain
 from convlab.core.problem.format import parse_format
 from convlab.core.problem.problem import Problem
 from convlab.sim import library, simulation
+from convlab.sim.launch import simulated
 from tests.suites import DEEP, FOLDER
 
 KERNEL = (FOLDER / "apart.cu").read_text()
@@ -269,3 +270,51 @@ def test_warning(host: str, inside: str, kind: str | None) -> None:
     launch()
     reported = {(f.kind, f.error, f.line and bool(f.line)) for f in launch.findings}
     assert reported == ({(kind, False, True)} if kind else set())
+
+
+def test_more_launches_than_numbers_are_no_race() -> None:
+    """After 65,535 launches the numbers begin again, so a store in launch 1 is not one of launch 65,536."""
+    host = """for (int i = 0; i < 66000; ++i) {
+        if (i == 65535) odd<<<2, 32, 0, stream>>>(y);
+        else fill<<<1, 1, 0, stream>>>(y, i == 0 ? 64 : 1);
+    }"""
+    text = """#include "convlab.cuh"
+__global__ void fill(float* y, int n) { for (int i = 0; i < n; ++i) y[i] = 1; }
+__global__ void odd(float* y) { int i = (blockIdx.x * 32 + threadIdx.x + 7) % 64; y[i] = y[i] + 1; }
+CONVLAB_ENTRY const char* conv2d(const ConvProblem*, const float*, const float*, const float*, float* y,
+                                 void*, size_t, cudaStream_t stream) {
+    HOST
+    return launch_error();
+}"""
+    many = convlab.compile(text.replace("HOST", host), name="many", engine="sim")
+    y = many(torch.ones(1, 1, 8, 8), torch.ones(1, 1, 1, 1))
+    assert y.flatten()[1:].eq(2).all()
+
+
+def test_a_build_without_counts_finds_the_same_error_at_the_same_line() -> None:
+    """It has no hooks at basic blocks, which are only for counts."""
+    inside = "__shared__ int s; s = threadIdx.x; y[0] = s;"
+    found = []
+    which = kernel(inside=inside)
+    assert which.uncounted().build().library != which.build().library
+    assert which.uncounted().uncounted() is which.uncounted()
+    for counted in (True, False):
+        problem = Problem(N=1, C=1, H=16, W=16, K=1, R=1, S=1)
+        launch = which.prepare(problem, torch.ones(1, 1, 16, 16), torch.ones(1, 1, 1, 1))
+        launch.counted = counted
+        with pytest.raises(LaunchError) as error:
+            launch()
+        found.append([(each.kind, each.line, each.text) for each in error.value.findings])
+    assert found[0] == found[1] and found[0]
+
+
+def test_pages_that_no_thread_accessed_take_no_memory() -> None:
+    """The search for a wgmma's incomplete sums reads only pages of y that exist."""
+    which = convlab.load("11_wgmma_tf32", engine="sim")
+    problem = convlab.problem("N1 C1 H32800 W32800 K1 R1 S1")
+    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+    arena = simulation.Arena(shapes, ["x", "y"])
+    before = os.stat(arena.path).st_blocks
+    simulated(which, problem, arena, sample=(2, 0), watch=1_000_000)
+    # In units of 512 bytes. y has 4.3 GB.
+    assert os.stat(arena.path).st_blocks - before < (256 << 20) // 512

@@ -26,7 +26,7 @@ from convlab.core.kernel.catalog import KERNEL_DIR
 from convlab.core.machine import toolchain
 from convlab.core.problem.named import problems
 from convlab.core.problem.problem import Problem
-from convlab.strict import settings, sparse, stricter
+from convlab.strict import other_gpus, settings, sparse, stricter
 from convlab.strict.generated_problems import generate, option_pairs
 from tests.schema import VALIDATOR
 from tests.strangers import ALONE, LITTLE, PARTS, PLAIN, SOURCE, STATEFUL, UNUSUAL
@@ -274,14 +274,14 @@ def test_a_number_of_blocks_that_is_computed_as_a_float_is_found() -> None:
             "18",
             "const int64_t i = int64_t(blockIdx.x) * kThreads",
             "const int i = blockIdx.x * kThreads",
-            1,
+            0,
         ),
-        ("18", "(int64_t(n) * conv.K + first_k) * PQ", "int((n * conv.K + first_k) * PQ)", 3),
+        ("18", "(int64_t(n) * conv.K + first_k) * PQ", "int((n * conv.K + first_k) * PQ)", 2),
         ("18", "w_c[int64_t(k) * C_group * RS", "w_c[int(k * C_group * RS)", -1),
         ("18", "(int64_t(first_k) * C_group", "(first_k * C_group", -1),
-        ("19", "(n * conv.C + channel) * HW", "int((n * conv.C + channel) * HW)", 1),
+        ("19", "(n * conv.C + channel) * HW", "int((n * conv.C + channel) * HW)", 0),
+        ("19", "(n * conv.K + k) * PQ", "int((n * conv.K + k) * PQ)", 1),
         ("19", "(n * conv.K + k) * PQ", "int((n * conv.K + k) * PQ)", 2),
-        ("19", "(n * conv.K + k) * PQ", "int((n * conv.K + k) * PQ)", 3),
         ("19b", GROUP_OF_DW, f"int({GROUP_OF_DW})", -1),
     ],
     ids=["index of dx", "image of dy", "filter", "group", "x", "dy", "group of dy", "group of dw"],
@@ -293,6 +293,33 @@ def test_an_int_offset_of_a_gradient_is_found(path: str, old: str, new: str, at:
     assert max(map(math.prod, shapes)) > 1 << 31
     assert _on(direct(path=name), large) == "correct"
     assert _on(direct(old, new, name), large) == checking.INCORRECT
+
+
+def test_an_int_offset_in_a_tensor_of_16_bits_is_found() -> None:
+    rung = "06b_depthwise_bf16"
+    large = [p for p in sparse.sparse_problems(direct(path=rung)) if math.prod(p.x_shape) > 1 << 31]
+    assert [_on(direct(path=rung), problem) for problem in large] == ["correct"] * len(large)
+    wrong = direct("g_x + int64_t(plane) * conv.H * conv.W", "g_x + int(plane) * conv.H * conv.W", rung)
+    assert checking.INCORRECT in [_on(wrong, problem) for problem in large]
+
+
+def test_a_large_tensor_may_be_channels_last() -> None:
+    kernel = direct(path="16_wgmma_nhwc_bf16")
+    outcomes = [_on(kernel, problem) for problem in sparse.sparse_problems(kernel)]
+    assert "correct" in outcomes and set(outcomes) <= {"correct", "unsupported"}
+
+
+def test_a_quotient_of_floats_is_found_beyond_2_23_pixels() -> None:
+    """A wrong row reads nothing, so its output is 0: that is compared too."""
+    exact = """const int q = int(i % conv.Q);
+    const int p = int(i / conv.Q % conv.P);"""
+    rounded = """const int64_t row = int64_t((float(i) + 0.5f) * (1.0f / conv.Q));
+    const int q = int(i - row * conv.Q), p = int(row % conv.P);"""
+    (large,) = [
+        p for p in sparse.sparse_problems(direct()) if math.prod(p.y_shape) == (1 << 24) + 8193
+    ]
+    assert check(direct(exact, rounded), PLAIN).ok
+    assert _on(direct(exact, rounded), large) == checking.INCORRECT
 
 
 def _on(kernel: convlab.Kernel, large: Problem) -> str:
@@ -461,7 +488,84 @@ def test_a_kernel_that_is_wrong_without_images_is_found(path: str, old: str, new
     assert found.outcome == checking.INCORRECT, found
 
 
+def test_a_kernel_that_skips_an_image_of_zeros_is_found() -> None:
+    adds = "float r_acc = 0.0f;"
+    skips = """bool any = false;
+    for (int64_t at = 0; at < conv.C * HW; ++at) any |= g_x[n * conv.C * HW + at] != 0;
+    if (!any) { g_y[i] = activated(conv, g_bias ? g_bias[k] : 0.0f); return; }"""
+    host = settings._HOSTS[0]
+    kernel = direct(adds, f"{adds} {skips}")
+    assert check(kernel, host).ok and check(kernel, host, setting="special").ok
+    assert not check(kernel, host, setting="special_zeros").ok
+    assert check(direct(), host, setting="special_zeros").ok
+
+
+def test_a_relu_on_a_part_of_the_sum_is_found(few: None) -> None:
+    loop = "for (int c = 0; c < C_group; ++c) {"
+    early = f"{loop} if (c == 256) r_acc = activated(conv, r_acc);"
+    found = default(direct(loop, early))
+    assert not found.ok and found.smallest.problem.C > 256 and found.smallest.problem.relu, found
+
+
+def test_generated_problems_have_large_strides_and_dilated_windows_that_overlap() -> None:
+    problems = list(generate(100))
+    assert any(min(p.stride) > 4 and p.P > 1 for p in problems)
+    assert any(
+        p.R == p.S == 2 and min(p.stride) >= 2 and p.dilation[0] % p.stride[0] == 0 and p.P > 1
+        for p in problems
+    )
+
+
+def test_sums_in_a_changing_order_are_found_on_a_long_problem_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three blocks add to each output, if the outputs are many."""
+    long = convlab.problem("limits.pixels_67600")
+    monkeypatch.setattr(checking, "named_problems", {"awkward": [PLAIN], "limits": [long]}.get)
+    monkeypatch.setattr(settings, "SETTINGS", ())
+    adds = {
+        "first": "bool many = total > 60000; long long part = many ? idx / total : 0; idx -= part * total;"
+        "if (part > 2) return;",
+        "last": "if (many) { atomicAdd(&out[idx], sum * (part == 0 ? 0.5f : part == 1 ? 0.3f : 0.2f));"
+        "return; }",
+        "host": "if (total > 60000) { cudaMemsetAsync(y, 0, sizeof(float) * total, stream); total *= 3; }",
+    }
+    found = default(stranger("thirds", **adds))
+    assert not found.ok and found.smallest.findings[0].kind == "not repeatable", found
+    assert default(stranger("thirds", header="// atomics: yes", **adds)).ok
+
+
 # ---- other addresses, and earlier calls --------------------------------------------------------
+
+
+COUNTS = {"before": "__device__ unsigned g_count;\n"}
+
+
+def test_a_count_of_blocks_that_other_channels_change_is_found(
+    few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the count is 0 as long as all calls split their channels in as many parts."""
+    monkeypatch.setattr(settings, "SETTINGS", ALL_SETTINGS[-1:])
+    parts = "unsigned parts = max(d.C / d.groups / 8, 1);"
+    kernel = stranger(
+        "tickets", last=f"if (idx == 0) {{ {parts} sum += atomicAdd(&g_count, parts) % parts; }}", **COUNTS
+    )
+    found = default(kernel)
+    assert not found.ok and found.smallest.setting == settings.AFTER_OTHERS.words, found
+    assert found.smallest.problem == convlab.problem(settings._SPLIT)
+
+
+def test_a_counter_that_a_call_for_few_outputs_leaves_is_found(
+    few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "SETTINGS", ())
+    kernel = stranger(
+        "leaves",
+        last="if (idx == 0) { if (gridDim.x > 60) sum += g_count; else g_count = 1; }",
+        **COUNTS,
+    )
+    found = default(kernel)
+    assert not found.ok and found.smallest.setting == other_gpus.AFTER_SMALLEST.words, found
 
 
 @pytest.mark.parametrize(("case", "engine"), on_engines(STATEFUL, 2))
