@@ -35,7 +35,7 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     (found,) = json.loads(capfd.readouterr().out)["reports"]
     assert found["kernel"] == "01_direct"
     (note,) = found["notes"]
-    assert note.startswith("1 fixed and 6 generated problems, seed 3")
+    assert note.startswith("1 fixed and 8 generated problems, seed 3")
     of_source = int(re.search(r", (\d+) for conditions and sizes in the source$", note)[1])
     assert sum(not report["setting"] for report in found["reports"]) == 1 + 6 + of_source
     known = {setting.words for setting in settings.SETTINGS}
