@@ -205,7 +205,9 @@ class Cancelled(UnusualData):
         firsts = slice(None, None, problem.C // problem.groups)
         x[:, firsts] += 128
         _put_into_middle(w, 0, 255)
-        return x, w, torch.full_like(bias, -128 * 255)
+        if bias is not None:
+            bias = torch.full_like(bias, -128 * 255)
+        return x, w, bias
 
 
 @dataclass(frozen=True)
