@@ -229,7 +229,7 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     random = torch.Generator().manual_seed(seed)
     arena, large = arena_for(kernel, problem, random)
     names = problem.computation.names
-    has_rows = problem in map(named_problem, *_NO_FLOAT)
+    has_rows = any(problem in map(named_problem, specs) for specs in _NO_FLOAT)
     blocks = _BLOCKS_OF_ROWS if has_rows else BLOCKS
 
     def run(kernel: Runnable) -> Any:

@@ -37,7 +37,7 @@ def test_command_line(tmp_path, capfd, monkeypatch):
     (note,) = found["notes"]
     assert note.startswith("1 fixed and 8 generated problems, seed 3")
     of_source = int(re.search(r", (\d+) for conditions and sizes in the source$", note)[1])
-    assert sum(not report["setting"] for report in found["reports"]) == 1 + 6 + of_source
+    assert sum(not report["setting"] for report in found["reports"]) == 1 + 8 + of_source
     known = {setting.words for setting in settings.SETTINGS}
     tried = {report["setting"] for report in found["reports"]} & known
     assert 8 <= len(tried) < len(known), "those for halves are not for this kernel"

@@ -39,6 +39,7 @@ def stranger(name: str, engine: str = "sim", **parts: str) -> convlab.Kernel:
 
 
 ALL_SETTINGS = settings.SETTINGS
+WITH_RELU = stricter._WITH_RELU
 
 
 @pytest.fixture
@@ -47,6 +48,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "SETTINGS", settings.SETTINGS[:-1])
     monkeypatch.setattr(checking, "named_problems", lambda name: [PLAIN][: name == "awkward"])
     monkeypatch.setattr(settings, "_CHUNKED", (PLAIN,))
+    monkeypatch.setattr(stricter, "_WITH_RELU", ())
     # tests/strict/test_source_conditions.py has the problems for the conditions in a source.
     monkeypatch.setattr(stricter, "source_problems", lambda kernel, known: [])
 
@@ -366,7 +368,7 @@ def test_bounds_are_watched_in_all_blocks_of_a_huge_launch(monkeypatch: pytest.M
     found = default(direct())
     _, other, *_ = found
     assert found.ok and "races were watched in only a part of the run" in other.unwatched
-    assert "outputs correct in all 33 runs; 3 runs were watched only in part" in found.sentence
+    assert "outputs correct in all 35 runs; 3 runs were watched only in part" in found.sentence
     assert f"{other.unwatched}: {other.label}" in found.text(verbose=True) and not other.counters
     # Block 30 is none of those that are watched for races. It reads one element too far.
     past_the_end = "g_x[conv.N * conv.C * conv.H * conv.W]"
@@ -500,7 +502,8 @@ def test_a_kernel_that_skips_an_image_of_zeros_is_found() -> None:
     assert check(direct(), host, setting="special_zeros").ok
 
 
-def test_a_relu_on_a_part_of_the_sum_is_found(few: None) -> None:
+def test_a_relu_on_a_part_of_the_sum_is_found(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stricter, "_WITH_RELU", WITH_RELU)
     loop = "for (int c = 0; c < C_group; ++c) {"
     early = f"{loop} if (c == 256) r_acc = activated(conv, r_acc);"
     found = default(direct(loop, early))

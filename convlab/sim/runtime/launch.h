@@ -99,8 +99,9 @@ Counters Worker::totals() const {
     return all;
 }
 
-// Runs a worker until no block is left; then the next worker has its turn.
+// Runs a worker, from its first turn until no block is left; then the next worker has its turn.
 void run_worker(Launch& launch, size_t number) {
+    if (launch.serial) launch.turns.wait(number);
     Worker(number).run(&launch);
     if (!launch.serial) return;
     launch.turns.place(number).ended = true;
@@ -127,7 +128,6 @@ void start_worker(Launch& launch) {
     try {
         launch.others.emplace_back([&launch, number] {
             catch_signals_here();
-            if (launch.serial) launch.turns.wait(number);
             run_worker(launch, number);
         });
     } catch (const std::system_error&) {

@@ -25,6 +25,7 @@ struct Turns {
     size_t add() {
         std::lock_guard<std::mutex> hold(lock);
         places.emplace_back();
+        // The first worker has the first turn. It waits for it too, so that there is only one.
         sem_init(&places.back().turn, 0, places.size() == 1);
         return places.size() - 1;
     }
