@@ -59,6 +59,25 @@ _FLAVOURS: tuple[dict[str, Sequence[Any]], ...] = (
     {"groups": (2, 3, 4, 6), "C": (1, 2, 3), "K": (1, 2, 3, 5)},
     # depthwise
     {"groups": (2, 7, 16, 19, 33), "C": [1], "K": (1, 2)},
+    {"R": [1], "S": [1], "dilation": [(1, 1)]},
+    {"R": [5], "S": [9], "H": range(5, 30), "W": range(9, 34)},
+    {"R": [9], "S": [5], "H": range(9, 34), "W": range(5, 30)},
+    {"R": [11], "S": [11], "H": range(11, 36), "W": range(11, 36)},
+    {"W": [1], "S": [1], "dilation": [(1, 1)]},
+    {"H": [1], "R": [1], "dilation": [(1, 1)]},
+    {"H": range(1, 5), "W": range(200, 1201), "R": [1]},
+    {"W": range(1, 5), "H": range(200, 1201), "S": [1]},
+    {"stride": _UNEVEN, "dilation": _UNEVEN, "H": range(8, 41), "W": range(8, 41)},
+    # One output more than a tile of 16 or 32, in both directions.
+    {
+        "H": (19, 35),
+        "W": (19, 35),
+        "R": [3],
+        "S": [3],
+        "padding": [(0, 0)],
+        "stride": [(1, 1)],
+        "dilation": [(1, 1)],
+    },
     {"stride": ((5, 6), (6, 5), (6, 6), (7, 12)), "H": range(13, 41), "W": range(13, 41)},
     # Steps as large as the filter, but dilated windows overlap.
     {
@@ -69,15 +88,6 @@ _FLAVOURS: tuple[dict[str, Sequence[Any]], ...] = (
         "H": range(9, 41),
         "W": range(9, 41),
     },
-    {"R": [1], "S": [1], "dilation": [(1, 1)]},
-    {"R": [5], "S": [9], "H": range(5, 30), "W": range(9, 34)},
-    {"R": [9], "S": [5], "H": range(9, 34), "W": range(5, 30)},
-    {"R": [11], "S": [11], "H": range(11, 36), "W": range(11, 36)},
-    {"W": [1], "S": [1], "dilation": [(1, 1)]},
-    {"H": [1], "R": [1], "dilation": [(1, 1)]},
-    {"H": range(1, 5), "W": range(200, 1201), "R": [1]},
-    {"W": range(1, 5), "H": range(200, 1201), "S": [1]},
-    {"stride": _UNEVEN, "dilation": _UNEVEN, "H": range(8, 41), "W": range(8, 41)},
 )
 
 
