@@ -84,7 +84,7 @@ _FLAVOURS: tuple[dict[str, Sequence[Any]], ...] = (
         "R": [2],
         "S": [2],
         "stride": [(2, 2), (3, 2), (2, 3)],
-        "dilation": [(2, 2), (2, 1), (1, 2), (3, 2)],
+        "dilation": [(2, 2), (4, 2), (2, 4)],
         "H": range(9, 41),
         "W": range(9, 41),
     },
