@@ -22,15 +22,26 @@
 //       narrow images waste it.
 #include "rows.cuh"
 
+// Puts four channels of a pixel where wgmma expects them. With two terms, the low parts lie `low` further on.
+__device__ __forceinline__ void put_quad(float4* s_to, int low, float x, float y, float z, float w) {
+    if constexpr (kSplit) {
+        const Parts a = parts_of(x), b = parts_of(y), c = parts_of(z), d = parts_of(w);
+        s_to[0] = make_float4(a.high, b.high, c.high, d.high);
+        s_to[low] = make_float4(a.low, b.low, c.low, d.low);
+    } else {
+        s_to[0] = ready(x, y, z, w);
+    }
+}
+
 // Loads a number, and puts eight (or sixteen) channels of a pixel where wgmma expects them.
 __device__ __forceinline__ float raw(const float* from) { return *from; }
 __device__ __forceinline__ unsigned raw(const bf16* from) { return from->bits; }
 __device__ __forceinline__ unsigned raw(const fp16* from) { return from->bits; }
-__device__ __forceinline__ void put_pixel(float4* s_to, int pitch, const float (&r_x)[8]) {
-    s_to[0] = ready(r_x[0], r_x[1], r_x[2], r_x[3]);
-    s_to[pitch] = ready(r_x[4], r_x[5], r_x[6], r_x[7]);
+__device__ __forceinline__ void put_pixel(float4* s_to, int pitch, int low, const float (&r_x)[8]) {
+    put_quad(s_to, low, r_x[0], r_x[1], r_x[2], r_x[3]);
+    put_quad(s_to + pitch, low, r_x[4], r_x[5], r_x[6], r_x[7]);
 }
-__device__ __forceinline__ void put_pixel(float4* s_to, int pitch, const unsigned (&r_x)[16]) {
+__device__ __forceinline__ void put_pixel(float4* s_to, int pitch, int, const unsigned (&r_x)[16]) {
     #pragma unroll
     for (int octet = 0; octet < 2; ++octet) {
         const unsigned* x = r_x + 8 * octet;
@@ -43,13 +54,15 @@ using Raw = decltype(raw(static_cast<const Number*>(nullptr)));
 // Four pixels of a channel, as they are in NCHW, and where wgmma expects them: pixel j of four (or
 // eight) channels, side by side.
 using Vector = std::conditional_t<kSize == 4, float4, uint2>;
-__device__ __forceinline__ void put_pixels(float4* s_to, const float4 (&x)[4], int first, int end) {
-    if (first <= 0 && end > 0) s_to[0] = ready(x[0].x, x[1].x, x[2].x, x[3].x);
-    if (first <= 1 && end > 1) s_to[1] = ready(x[0].y, x[1].y, x[2].y, x[3].y);
-    if (first <= 2 && end > 2) s_to[2] = ready(x[0].z, x[1].z, x[2].z, x[3].z);
-    if (first <= 3 && end > 3) s_to[3] = ready(x[0].w, x[1].w, x[2].w, x[3].w);
+__device__ __forceinline__ void put_pixels(float4* s_to, int low, const float4 (&x)[4], int first,
+                                           int end) {
+    if (first <= 0 && end > 0) put_quad(s_to, low, x[0].x, x[1].x, x[2].x, x[3].x);
+    if (first <= 1 && end > 1) put_quad(s_to + 1, low, x[0].y, x[1].y, x[2].y, x[3].y);
+    if (first <= 2 && end > 2) put_quad(s_to + 2, low, x[0].z, x[1].z, x[2].z, x[3].z);
+    if (first <= 3 && end > 3) put_quad(s_to + 3, low, x[0].w, x[1].w, x[2].w, x[3].w);
 }
-__device__ __forceinline__ void put_pixels(float4* s_to, const uint2 (&x)[8], int first, int end) {
+__device__ __forceinline__ void put_pixels(float4* s_to, int, const uint2 (&x)[8], int first,
+                                           int end) {
     #pragma unroll
     for (int j = 0; j < 4; ++j) {
         // A word has two pixels. The even one is in its lower half, the odd one in the upper half.
@@ -116,7 +129,8 @@ __device__ __forceinline__ void stage_vectors(const ConvProblem& conv, const Wal
                     const int quad = item / across * 4 + my_quad;
                     const int pixel = item % across * 32 + my_pixel - left;
                     const int end = quad < quads ? walk.pitch - pixel : 0;
-                    put_pixels(s_row + quad * walk.pitch + pixel, r_x[i], -pixel, end);
+                    put_pixels(s_row + quad * walk.pitch + pixel, walk.row_units / 2, r_x[i],
+                               -pixel, end);
                 }
             }
             fence_proxy_async();
@@ -170,6 +184,7 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
     __syncthreads();
 
     if (warp >= 8) {   // a producer: stages the filter once, then the rows of x
+        if constexpr (kSplit) setmaxnreg_dec<kLoaderRegisters>();
         if (threadIdx.x == 256) {
             griddepcontrol_wait();
             const int bytes = walk.filter_units * 16, copies = walk.alternate ? 1 : 2;
@@ -223,7 +238,8 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
                         const int item = first + i * 32 * kRowLoaders + thread;
                         if (item >= items) break;
                         const int chunk = item / walk.pitch, pixel = item - chunk * walk.pitch;
-                        put_pixel(s_row + 2 * chunk * walk.pitch + pixel, walk.pitch, r_x[i]);
+                        put_pixel(s_row + 2 * chunk * walk.pitch + pixel, walk.pitch,
+                                  walk.row_units / 2, r_x[i]);
                     }
                 }
                 fence_proxy_async();
@@ -239,6 +255,7 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
     }
 
     // A consumer: multiplies and stores.
+    if constexpr (kSplit) setmaxnreg_inc<kConsumerRegisters>();
     const int consumer = warp / 4, g = lane / 4, t = lane % 4;
     const uint64_t x_first = wgmma_descriptor(s_bytes + walk.x_at, 16 * walk.pitch, 128);
     const uint64_t w_first = wgmma_moved(wgmma_descriptor(s_bytes + walk.w_at, 16 * kKTile, 128),
@@ -255,6 +272,7 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
     const float least = conv.relu ? 0.0f : -INFINITY;
     Number* s_y = reinterpret_cast<Number*>(s_bytes + walk.y_at) + warp * 8 * y_pitch(kN);
     float r_acc[kN / 2] = {};
+    float r_more[kSplit ? kN / 2 : 1];       // with two terms: sums that are added to r_acc later
     int slot = 0;                            // of the oldest row of x that is needed
     int ready_slot = 0, ready_parity = 0;    // of the next row of x to wait for
     int rows_done = 0;                       // of earlier parts
@@ -297,7 +315,10 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
                 if (at >= walk.ring) at -= walk.ring;
                 return wgmma_moved(x_first, at * walk.row_units + 2 * chunk * walk.pitch);
             };
-            if (conv.R == 3 && conv.S == 3) {   // without loops over the taps
+            bool more = false;   // whether r_more has sums
+            if constexpr (kSplit) {
+                more = multiply_split(conv, walk, w_first, row_of, r_acc, r_more);
+            } else if (conv.R == 3 && conv.S == 3) {   // without loops over the taps
                 wgmma_fence();
                 #pragma unroll 1
                 for (int chunk = 0; chunk < walk.chunks; ++chunk) {
@@ -333,6 +354,9 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
             if (lane == 0) mbarrier_arrive(&turn[consumer ^ 1]);
             wgmma_wait<0>();
             free_until(min_of(row + step, ready_rows));
+            if constexpr (kSplit) {
+                if (more) add(r_acc, r_more);
+            }
 
             // Which columns this block stores: `own` ones, plus what completes the last sector, minus
             // what is before the first whole sector. A plane's first and last sector may be in parts.
@@ -446,7 +470,7 @@ const char* run_any(int n, const Walk& walk, const ConvProblem& conv, const Numb
 }
 
 CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* problem, size_t /*limit*/) {
-    return size_t(packed_bytes(*problem, {256, 1, 0, false, kSize}));
+    return size_t(packed_bytes(*problem, {256, kTerms, 0, false, kSize}));
 }
 
 CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, const Number* w,
@@ -456,7 +480,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     if (conv.N == 0) return nullptr;
     const ThisDevice device = this_device();
     if (device.error) return device.error;
-    const int64_t packed = packed_bytes(conv, {256, 1, 0, false, kSize});
+    const int64_t packed = packed_bytes(conv, {256, kTerms, 0, false, kSize});
     if (int64_t(workspace_bytes) < packed) return "the workspace is too small for the filter";
     const bool aligned = reinterpret_cast<uintptr_t>(y) % 32 == 0 && conv.Q % kSector == 0;
     const bool wraps = !aligned && conv.Q >= kSector && conv.P > 1;
@@ -505,6 +529,6 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const Number* x, co
     Number* g_packed = static_cast<Number*>(workspace);
     const int64_t count = packed / kSize;
     const int pack_blocks = int(min_of(ceil_div(count, int64_t(256)), int64_t(1024)));
-    pack_filter<Number><<<pack_blocks, 256, 0, stream>>>(conv, tiling, 1, w, g_packed, count);
+    pack_filter<Number><<<pack_blocks, 256, 0, stream>>>(conv, tiling, kTerms, w, g_packed, count);
     return run_any<0>(best_n, best, conv, x, g_packed, bias, y, stream);
 }

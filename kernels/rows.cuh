@@ -1,4 +1,4 @@
-// How rungs 11b and 15c cut the output into strips, and lay out shared memory.
+// How rungs 11b, 13b and 15c cut the output into strips, and lay out shared memory.
 //
 // Every 32-byte sector of y is stored whole, by one block. A row of y need not begin at a multiple of
 // 32 bytes, so the columns that a strip stores begin and end a few columns further in each row and
@@ -7,6 +7,9 @@
 #pragma once
 #ifndef NUMBER
 #define NUMBER float
+#endif
+#if !defined(TERMS)
+#define TERMS 1   // 2 for 13b: a number is split into a high and a low part
 #endif
 #include "convlab.cuh"
 #include "tensor.cuh"
@@ -26,8 +29,12 @@ static_assert(PART >= 1, "PART: at least 1");
 
 constexpr int kRowLoaders = 4;                   // warps that stage x
 constexpr int kSize = int(sizeof(Number));
+constexpr int kTerms = TERMS;
+constexpr bool kSplit = kTerms == 2;
+// Two sets of sums need more than the 168 registers that each thread can have, so the loaders give up some.
+constexpr int kConsumerRegisters = 224, kLoaderRegisters = 56;
 constexpr int kItems = kSize == 4 ? 4 : 2;       // pixels that a loader's lane has in flight
-constexpr int kVectorItems = 4;                  // or so many times four pixels of kVector channels
+constexpr int kVectorItems = kSplit ? 2 : 4;     // or so many times four pixels of kVector channels
 constexpr int kChannels = kChunkBytes / kSize;   // of a chunk
 constexpr int kSector = 32 / kSize;              // numbers of a sector
 constexpr int kVector = 16 / kSize;              // the copy engine aligns to so many numbers
@@ -47,7 +54,7 @@ struct Walk {
     int window;         // rows of x for a row of y
     int ring;           // rows of x that fit into shared memory
     int pitch;          // of a staged row, in units of 16 bytes, for four (or eight) channels
-    int row_units;      // of a staged row, in units of 16 bytes, for all channels
+    int row_units;      // of a staged row, in units of 16 bytes, for all channels (and both terms)
     int filter_units;   // of the filter of 64 channels, in units of 16 bytes
     int w_at, x_at, y_at, bytes;   // of shared memory
 };
@@ -70,9 +77,9 @@ inline bool place(Walk& walk, const ConvProblem& conv, int smem, int n, int spar
         // bank conflict.
         walk.pitch = (n + walk.gap) | 1;
     }
-    walk.row_units = walk.chunks * 2 * walk.pitch;
+    walk.row_units = kTerms * walk.chunks * 2 * walk.pitch;
     walk.window = (conv.R - 1) * conv.dilation_h + 1;
-    const int64_t filter = int64_t(walk.chunks) * conv.R * conv.S * kTapBytes;
+    const int64_t filter = int64_t(walk.chunks) * conv.R * conv.S * kTerms * kTapBytes;
     const int64_t y_at = kBarrierBytes + (walk.alternate ? 1 : 2) * filter;
     const int64_t x_at = y_at + 8 * 8 * y_pitch(n) * kSize;
     if (x_at >= smem) return false;
@@ -105,4 +112,91 @@ inline bool cut(Walk& walk, const ConvProblem& conv, int n, bool aligned, bool w
         if (last <= most_last) return true;
     }
     return false;
+}
+
+// ---- the products of two terms ------------------------------------------------------------------
+// A tensor core truncates its sum after every product, always towards zero. So a sum must stay short: after
+// this many taps, the next products go to another sum. Ordinary instructions add the two.
+constexpr int kPeriod = 9;
+
+template <int count>
+__device__ __forceinline__ void add(float (&r_sum)[count], const float (&r_more)[count]) {
+    #pragma unroll
+    for (int i = 0; i < count; ++i) r_sum[i] += r_more[i];
+}
+
+// Starts the three products of each tap for a row of y. Returns whether r_more has sums that must be added
+// to r_sum, after wgmma_wait<0>. `row_of(chunk, r)` is the descriptor of x's high parts for the taps (r, 0).
+template <int count, typename RowOf>
+__device__ __forceinline__ bool multiply_split(const ConvProblem& conv, const Walk& walk,
+                                               uint64_t w_first, const RowOf& row_of,
+                                               float (&r_sum)[count], float (&r_more)[count]) {
+    constexpr int kLow = kTapBytes / 16, kTap = 2 * kLow;   // from w's high part to the low one, to the next tap
+    const int low = walk.row_units / 2;                     // from x's high part to the low one
+    // The small products come first, while truncating the small sum loses little.
+    auto small = [&](float (&r_to)[count], uint64_t w_tap, uint64_t x_tap, int accumulate) {
+        wgmma_n(r_to, wgmma_moved(w_tap, kLow), x_tap, accumulate);
+        wgmma_n(r_to, w_tap, wgmma_moved(x_tap, low), true);
+    };
+    if (conv.R == 3 && conv.S == 3) {   // a period is a chunk
+        auto multiply_chunk = [&](float (&r_to)[count], int chunk) {
+            const uint64_t w_chunk = wgmma_moved(w_first, chunk * (9 * kTap));
+            const uint64_t x_rows[3] = {row_of(chunk, 0), row_of(chunk, 1), row_of(chunk, 2)};
+            auto w_at = [&](int tap) { return wgmma_moved(w_chunk, tap * kTap); };
+            auto x_at = [&](int tap) {
+                return wgmma_moved(x_rows[tap / 3], tap % 3 * conv.dilation_w);
+            };
+            wgmma_fence();
+            #pragma unroll
+            for (int tap = 0; tap < 9; ++tap) small(r_to, w_at(tap), x_at(tap), tap > 0);
+            #pragma unroll
+            for (int tap = 0; tap < 9; ++tap) wgmma_n(r_to, w_at(tap), x_at(tap), true);
+            wgmma_commit();
+        };
+        // With up to two chunks, the tensor cores never wait for an addition.
+        multiply_chunk(r_sum, 0);
+        #pragma unroll 1
+        for (int chunk = 1; chunk < walk.chunks; ++chunk) {
+            if (chunk > 1) {
+                wgmma_wait<0>();
+                add(r_sum, r_more);
+            }
+            multiply_chunk(r_more, chunk);
+        }
+        return walk.chunks > 1;
+    }
+    #pragma unroll
+    for (int i = 0; i < count; ++i) r_sum[i] = 0.0f;
+    int since = 0;   // taps whose products are in r_more
+    uint64_t w_tap = w_first;
+    for (int chunk = 0; chunk < walk.chunks; ++chunk) {
+        #pragma unroll 1
+        for (int r = 0; r < conv.R; ++r) {
+            const uint64_t x_row = row_of(chunk, r);
+            #pragma unroll 1
+            for (int first = 0; first < conv.S; first += kPeriod) {
+                const int taps = min_of(kPeriod, conv.S - first);
+                if (since + taps > kPeriod) {
+                    wgmma_wait<0>();
+                    add(r_sum, r_more);
+                    since = 0;
+                }
+                auto x_at = [&](int tap) {
+                    return wgmma_moved(x_row, (first + tap) * conv.dilation_w);
+                };
+                wgmma_fence();
+                #pragma unroll 1
+                for (int tap = 0; tap < taps; ++tap)
+                    small(r_more, wgmma_moved(w_tap, tap * kTap), x_at(tap), since + tap > 0);
+                #pragma unroll 1
+                for (int tap = 0; tap < taps; ++tap)
+                    wgmma_n(r_more, wgmma_moved(w_tap, tap * kTap), x_at(tap), true);
+                wgmma_commit();
+                wgmma_wait<0>();
+                since += taps;
+                w_tap = wgmma_moved(w_tap, taps * kTap);
+            }
+        }
+    }
+    return true;
 }

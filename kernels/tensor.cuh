@@ -154,6 +154,18 @@ __device__ __forceinline__ void griddepcontrol_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+// ---- setmaxnreg: warps give up registers, and others get them (sm_90a) -------------------------
+// All warps of a warpgroup execute it. `count` is the new number of registers of a thread, a multiple of 8
+// from 24 to 256. `inc` blocks until other warps of the block have given up enough.
+template <int count>
+__device__ __forceinline__ void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(count));
+}
+template <int count>
+__device__ __forceinline__ void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(count));
+}
+
 // ---- wgmma: four warps multiply, operands in shared memory (sm_90a) ---------------------------
 // The first operand may also be in registers; the wrappers here do not offer that.
 // The fence is needed before the first wgmma, and after other instructions have accessed registers

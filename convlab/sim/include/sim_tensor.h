@@ -91,6 +91,13 @@ void fence_proxy_async() SIM_RUNTIMES(fence_proxy_async);
 __forceinline__ void griddepcontrol_launch_dependents() {}
 void griddepcontrol_wait() SIM_RUNTIMES(griddepcontrol_wait);
 
+// ---- setmaxnreg ---------------------------------------------------------------------------
+// Nothing checks the counts of registers.
+template <int count>
+__forceinline__ void setmaxnreg_inc() {}
+template <int count>
+__forceinline__ void setmaxnreg_dec() {}
+
 // ---- wgmma --------------------------------------------------------------------------------
 // Each warp computes its 16 rows. Nothing checks that the four warps of a group execute together.
 void wgmma_fence() SIM_RUNTIMES(wgmma_fence);
