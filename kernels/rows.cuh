@@ -125,21 +125,39 @@ __device__ __forceinline__ void add(float (&r_sum)[count], const float (&r_more)
     for (int i = 0; i < count; ++i) r_sum[i] += r_more[i];
 }
 
-// Starts the three products of each tap for a row of y. Returns whether r_more has sums that must be added
-// to r_sum, after wgmma_wait<0>. `row_of(chunk, r)` is the descriptor of x's high parts for the taps (r, 0).
+// Starts the products of a row of y: `multiply(r_to, i)` starts batch i, of up to kPeriod taps. Returns whether
+// r_more has sums that must be added to r_sum, after wgmma_wait<0>. With up to two batches, the tensor cores
+// never wait for an addition.
+template <int count, typename Multiply>
+__device__ __forceinline__ bool multiply_batches(int batches, float (&r_sum)[count],
+                                                 float (&r_more)[count], const Multiply& multiply) {
+    multiply(r_sum, 0);
+    #pragma unroll 1
+    for (int i = 1; i < batches; ++i) {
+        if (i > 1) {
+            wgmma_wait<0>();
+            add(r_sum, r_more);
+        }
+        multiply(r_more, i);
+    }
+    return batches > 1;
+}
+
+// The same, with the batches: three products for each tap. `row_of(chunk, r)` is the descriptor of x's high
+// parts for the taps (r, 0).
 template <int count, typename RowOf>
 __device__ __forceinline__ bool multiply_split(const ConvProblem& conv, const Walk& walk,
                                                uint64_t w_first, const RowOf& row_of,
                                                float (&r_sum)[count], float (&r_more)[count]) {
-    constexpr int kLow = kTapBytes / 16, kTap = 2 * kLow;   // from w's high part to the low one, to the next tap
-    const int low = walk.row_units / 2;                     // from x's high part to the low one
+    constexpr int kLow = kTapBytes / 16, kTap = 2 * kLow;   // in w, from a high part to the low one, to the next tap
+    const int low = walk.row_units / 2;                     // in x, from a high part to the low one
     // The small products come first, while truncating the small sum loses little.
     auto small = [&](float (&r_to)[count], uint64_t w_tap, uint64_t x_tap, int accumulate) {
         wgmma_n(r_to, wgmma_moved(w_tap, kLow), x_tap, accumulate);
         wgmma_n(r_to, w_tap, wgmma_moved(x_tap, low), true);
     };
-    if (conv.R == 3 && conv.S == 3) {   // a period is a chunk
-        auto multiply_chunk = [&](float (&r_to)[count], int chunk) {
+    if (conv.R == 3 && conv.S == 3) {   // a batch is a chunk, without loops over the taps
+        return multiply_batches(walk.chunks, r_sum, r_more, [&](float (&r_to)[count], int chunk) {
             const uint64_t w_chunk = wgmma_moved(w_first, chunk * (9 * kTap));
             const uint64_t x_rows[3] = {row_of(chunk, 0), row_of(chunk, 1), row_of(chunk, 2)};
             auto w_at = [&](int tap) { return wgmma_moved(w_chunk, tap * kTap); };
@@ -152,51 +170,25 @@ __device__ __forceinline__ bool multiply_split(const ConvProblem& conv, const Wa
             #pragma unroll
             for (int tap = 0; tap < 9; ++tap) wgmma_n(r_to, w_at(tap), x_at(tap), true);
             wgmma_commit();
-        };
-        // With up to two chunks, the tensor cores never wait for an addition.
-        multiply_chunk(r_sum, 0);
-        #pragma unroll 1
-        for (int chunk = 1; chunk < walk.chunks; ++chunk) {
-            if (chunk > 1) {
-                wgmma_wait<0>();
-                add(r_sum, r_more);
-            }
-            multiply_chunk(r_more, chunk);
-        }
-        return walk.chunks > 1;
+        });
     }
-    #pragma unroll
-    for (int i = 0; i < count; ++i) r_sum[i] = 0.0f;
-    int since = 0;   // taps whose products are in r_more
-    uint64_t w_tap = w_first;
-    for (int chunk = 0; chunk < walk.chunks; ++chunk) {
+    // A batch is up to kPeriod taps of a row of the filter.
+    const int per_row = ceil_div(conv.S, kPeriod), rows = walk.chunks * conv.R;
+    return multiply_batches(rows * per_row, r_sum, r_more, [&](float (&r_to)[count], int i) {
+        const int row = i / per_row, s = i % per_row * kPeriod;
+        const int taps = min_of(kPeriod, conv.S - s);
+        const uint64_t w_tap = wgmma_moved(w_first, (row * conv.S + s) * kTap);
+        const uint64_t x_tap =
+            wgmma_moved(row_of(row / conv.R, row % conv.R), s * conv.dilation_w);
+        wgmma_fence();
         #pragma unroll 1
-        for (int r = 0; r < conv.R; ++r) {
-            const uint64_t x_row = row_of(chunk, r);
-            #pragma unroll 1
-            for (int first = 0; first < conv.S; first += kPeriod) {
-                const int taps = min_of(kPeriod, conv.S - first);
-                if (since + taps > kPeriod) {
-                    wgmma_wait<0>();
-                    add(r_sum, r_more);
-                    since = 0;
-                }
-                auto x_at = [&](int tap) {
-                    return wgmma_moved(x_row, (first + tap) * conv.dilation_w);
-                };
-                wgmma_fence();
-                #pragma unroll 1
-                for (int tap = 0; tap < taps; ++tap)
-                    small(r_more, wgmma_moved(w_tap, tap * kTap), x_at(tap), since + tap > 0);
-                #pragma unroll 1
-                for (int tap = 0; tap < taps; ++tap)
-                    wgmma_n(r_more, wgmma_moved(w_tap, tap * kTap), x_at(tap), true);
-                wgmma_commit();
-                wgmma_wait<0>();
-                since += taps;
-                w_tap = wgmma_moved(w_tap, taps * kTap);
-            }
-        }
-    }
-    return true;
+        for (int tap = 0; tap < taps; ++tap)
+            small(r_to, wgmma_moved(w_tap, tap * kTap), wgmma_moved(x_tap, tap * conv.dilation_w),
+                  tap > 0);
+        #pragma unroll 1
+        for (int tap = 0; tap < taps; ++tap)
+            wgmma_n(r_to, wgmma_moved(w_tap, tap * kTap), wgmma_moved(x_tap, tap * conv.dilation_w),
+                    true);
+        wgmma_commit();
+    });
 }
