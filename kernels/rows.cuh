@@ -33,7 +33,7 @@ constexpr int kTerms = TERMS;
 constexpr bool kSplit = kTerms == 2;
 // Two sets of sums need more than the 168 registers that each thread can have, so the loaders give up some.
 constexpr int kConsumerRegisters = 224, kLoaderRegisters = 56;
-constexpr int kItems = kSize == 4 ? 4 : 2;       // pixels that a loader's lane has in flight
+constexpr int kItems = kSize == 4 && !kSplit ? 4 : 2;       // pixels that a loader's lane has in flight
 constexpr int kVectorItems = kSplit ? 2 : 4;     // or so many times four pixels of kVector channels
 constexpr int kChannels = kChunkBytes / kSize;   // of a chunk
 constexpr int kSector = 32 / kSize;              // numbers of a sector
@@ -150,6 +150,8 @@ __device__ __forceinline__ bool multiply_split(const ConvProblem& conv, const Wa
                                                uint64_t w_first, const RowOf& row_of,
                                                float (&r_sum)[count], float (&r_more)[count]) {
     constexpr int kLow = kTapBytes / 16, kTap = 2 * kLow;   // in w, from a high part to the low one, to the next tap
+    // By a shuffle. Otherwise the compiler computes the descriptors of all taps once, and spills them.
+    const uint64_t w_row = w_first >> 32 << 32 | __shfl_sync(0xffffffffu, unsigned(w_first), 0);
     const int low = walk.row_units / 2;                     // in x, from a high part to the low one
     // The small products come first, while truncating the small sum loses little.
     auto small = [&](float (&r_to)[count], uint64_t w_tap, uint64_t x_tap, int accumulate) {
@@ -158,7 +160,7 @@ __device__ __forceinline__ bool multiply_split(const ConvProblem& conv, const Wa
     };
     if (conv.R == 3 && conv.S == 3) {   // a batch is a chunk, without loops over the taps
         return multiply_batches(walk.chunks, r_sum, r_more, [&](float (&r_to)[count], int chunk) {
-            const uint64_t w_chunk = wgmma_moved(w_first, chunk * (9 * kTap));
+            const uint64_t w_chunk = wgmma_moved(w_row, chunk * (9 * kTap));
             const uint64_t x_rows[3] = {row_of(chunk, 0), row_of(chunk, 1), row_of(chunk, 2)};
             auto w_at = [&](int tap) { return wgmma_moved(w_chunk, tap * kTap); };
             auto x_at = [&](int tap) {
@@ -177,7 +179,7 @@ __device__ __forceinline__ bool multiply_split(const ConvProblem& conv, const Wa
     return multiply_batches(rows * per_row, r_sum, r_more, [&](float (&r_to)[count], int i) {
         const int row = i / per_row, s = i % per_row * kPeriod;
         const int taps = min_of(kPeriod, conv.S - s);
-        const uint64_t w_tap = wgmma_moved(w_first, (row * conv.S + s) * kTap);
+        const uint64_t w_tap = wgmma_moved(w_row, (row * conv.S + s) * kTap);
         const uint64_t x_tap =
             wgmma_moved(row_of(row / conv.R, row % conv.R), s * conv.dilation_w);
         wgmma_fence();

@@ -25,7 +25,8 @@
 #define R88 R68                                                                          \
     ", %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
     "%84, %85, %86, %87"
-#define R96 R88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define R92 R88 ", %88, %89, %90, %91"
+#define R96 R92 ", %92, %93, %94, %95"
 #define R104 R96 ", %96, %97, %98, %99, %100, %101, %102, %103"
 #define R108 R104 ", %104, %105, %106, %107"
 #define R112 R108 ", %108, %109, %110, %111"
@@ -40,7 +41,8 @@
 #define D64 D60, D4(60)
 #define D68 D64, D4(64)
 #define D88 D68, D4(68), D4(72), D4(76), D4(80), D4(84)
-#define D96 D88, D4(88), D4(92)
+#define D92 D88, D4(88)
+#define D96 D92, D4(92)
 #define D104 D96, D4(96), D4(100)
 #define D108 D104, D4(104)
 #define D112 D108, D4(108)
@@ -82,6 +84,7 @@ WGMMA_SIZE(120, 60, 60, 61, 62)
 WGMMA_SIZE(128, 64, 64, 65, 66)
 WGMMA_SIZE(136, 68, 68, 69, 70)
 WGMMA_SIZE(176, 88, 88, 89, 90)
+WGMMA_SIZE(184, 92, 92, 93, 94)
 WGMMA_SIZE(192, 96, 96, 97, 98)
 WGMMA_SIZE(208, 104, 104, 105, 106)
 WGMMA_SIZE(216, 108, 108, 109, 110)
@@ -138,6 +141,7 @@ __device__ __forceinline__ void wgmma_n(float (&d)[count], const uint32_t (&a)[4
 #undef R64
 #undef R68
 #undef R88
+#undef R92
 #undef R96
 #undef R104
 #undef R108
@@ -151,6 +155,7 @@ __device__ __forceinline__ void wgmma_n(float (&d)[count], const uint32_t (&a)[4
 #undef D64
 #undef D68
 #undef D88
+#undef D92
 #undef D96
 #undef D104
 #undef D108
