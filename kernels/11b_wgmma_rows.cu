@@ -260,8 +260,8 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
     const uint64_t x_first = wgmma_descriptor(s_bytes + walk.x_at, 16 * walk.pitch, 128);
     const uint64_t w_first = wgmma_moved(wgmma_descriptor(s_bytes + walk.w_at, 16 * kKTile, 128),
                                          walk.alternate ? 0 : consumer * walk.filter_units);
-    const int64_t PQ = int64_t(conv.P) * conv.Q;
-    const unsigned plane = unsigned(PQ);
+    int64_t PQ = int64_t(conv.P) * conv.Q;
+    unsigned plane = unsigned(PQ);
     // This warp's 16 channels, counted within the group.
     const int k_first = (k_tile + (walk.alternate ? 0 : consumer)) * kKTile + warp % 4 * 16;
     const int k_count = K_group - k_first;
@@ -358,9 +358,14 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
                 if (more) add(r_acc, r_more);
             }
 
+            if constexpr (kSplit) {
+                PQ = int64_t(computed_late(conv.P)) * conv.Q;
+                plane = unsigned(PQ);
+            }
             // Which columns this block stores: `own` ones, plus what completes the last sector, minus
             // what is before the first whole sector. A plane's first and last sector may be in parts.
-            Number* y_row = g_y + ((int64_t(part.n) * conv.K + group * K_group + k_first) * conv.P +
+            const int n = computed_late(part.n);
+            Number* y_row = g_y + ((int64_t(n) * conv.K + group * K_group + k_first) * conv.P +
                                    p) * conv.Q + part.q0;
             const unsigned offset = unsigned(reinterpret_cast<uintptr_t>(y_row) / kSize);
             const bool pairs = (offset | plane) % 2 == 0;

@@ -59,6 +59,12 @@ struct Walk {
     int w_at, x_at, y_at, bytes;   // of shared memory
 };
 
+// Returns a value that all lanes have. With two terms it goes through a shuffle, so that the compiler does not
+// compute what follows from it before the products, whose sums need nearly all registers.
+__device__ __forceinline__ int computed_late(int value) {
+    return kSplit ? __shfl_sync(0xffffffffu, value, 0) : value;
+}
+
 // Numbers between two channels of y in shared memory. Eight channels are written at a time, and with
 // this pitch they lie in different banks.
 __host__ __device__ constexpr int y_pitch(int n) {
@@ -150,8 +156,8 @@ __device__ __forceinline__ bool multiply_split(const ConvProblem& conv, const Wa
                                                uint64_t w_first, const RowOf& row_of,
                                                float (&r_sum)[count], float (&r_more)[count]) {
     constexpr int kLow = kTapBytes / 16, kTap = 2 * kLow;   // in w, from a high part to the low one, to the next tap
-    // By a shuffle. Otherwise the compiler computes the descriptors of all taps once, and spills them.
-    const uint64_t w_row = w_first >> 32 << 32 | __shfl_sync(0xffffffffu, unsigned(w_first), 0);
+    // Otherwise the compiler computes the descriptors of all taps once, and spills them.
+    const uint64_t w_row = w_first >> 32 << 32 | unsigned(computed_late(int(w_first)));
     const int low = walk.row_units / 2;                     // in x, from a high part to the low one
     // The small products come first, while truncating the small sum loses little.
     auto small = [&](float (&r_to)[count], uint64_t w_tap, uint64_t x_tap, int accumulate) {
