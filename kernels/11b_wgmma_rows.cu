@@ -260,8 +260,8 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
     const uint64_t x_first = wgmma_descriptor(s_bytes + walk.x_at, 16 * walk.pitch, 128);
     const uint64_t w_first = wgmma_moved(wgmma_descriptor(s_bytes + walk.w_at, 16 * kKTile, 128),
                                          walk.alternate ? 0 : consumer * walk.filter_units);
-    int64_t PQ = int64_t(conv.P) * conv.Q;
-    unsigned plane = unsigned(PQ);
+    const int64_t PQ_once = int64_t(conv.P) * conv.Q;
+    const unsigned plane_once = unsigned(PQ_once);
     // This warp's 16 channels, counted within the group.
     const int k_first = (k_tile + (walk.alternate ? 0 : consumer)) * kKTile + warp % 4 * 16;
     const int k_count = K_group - k_first;
@@ -358,10 +358,8 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
                 if (more) add(r_acc, r_more);
             }
 
-            if constexpr (kSplit) {
-                PQ = int64_t(computed_late(conv.P)) * conv.Q;
-                plane = unsigned(PQ);
-            }
+            const int64_t PQ = kSplit ? int64_t(computed_late(conv.P)) * conv.Q : PQ_once;
+            const unsigned plane = kSplit ? unsigned(PQ) : plane_once;
             // Which columns this block stores: `own` ones, plus what completes the last sector, minus
             // what is before the first whole sector. A plane's first and last sector may be in parts.
             const int n = computed_late(part.n);
