@@ -22,7 +22,7 @@
 //       narrow images waste it.
 #include "rows.cuh"
 
-// Puts four channels of a pixel where wgmma expects them. With two terms, the low parts lie `low` further on.
+// Puts four channels of a pixel where wgmma expects them. With two terms, the low parts are `low` further.
 __device__ __forceinline__ void put_quad(float4* s_to, int low, float x, float y, float z, float w) {
     if constexpr (kSplit) {
         const Parts a = parts_of(x), b = parts_of(y), c = parts_of(z), d = parts_of(w);
@@ -358,6 +358,7 @@ conv2d_rows(ConvProblem conv, Walk walk, const Number* __restrict__ g_x,
                 if (more) add(r_acc, r_more);
             }
 
+            // What follows from PQ needs many registers: with two terms, only after the products.
             const int64_t PQ = kSplit ? int64_t(computed_late(conv.P)) * conv.Q : PQ_once;
             const unsigned plane = kSplit ? unsigned(PQ) : plane_once;
             // Which columns this block stores: `own` ones, plus what completes the last sector, minus

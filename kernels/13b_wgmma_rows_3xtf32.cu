@@ -18,5 +18,5 @@
 // limits: The tensor cores, with three products where TF32 has one. The filter and the rows of x take twice
 //       the shared memory of 11b, so there is room for fewer channels. An infinity times an infinity is NaN.
 #define TERMS 2
-#define WIDTHS 184
+#define WIDTHS 184, 176, 128
 #include "11b_wgmma_rows.cu"

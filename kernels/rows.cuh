@@ -31,9 +31,9 @@ constexpr int kRowLoaders = 4;                   // warps that stage x
 constexpr int kSize = int(sizeof(Number));
 constexpr int kTerms = TERMS;
 constexpr bool kSplit = kTerms == 2;
-// Two sets of sums need more than the 168 registers that each thread can have, so the loaders give up some.
+// Two sets of sums need more than the 168 registers that every thread can have. The loaders give up some.
 constexpr int kConsumerRegisters = 224, kLoaderRegisters = 56;
-constexpr int kItems = kSize == 4 && !kSplit ? 4 : 2;       // pixels that a loader's lane has in flight
+constexpr int kItems = kSize == 4 && !kSplit ? 4 : 2;   // pixels that a loader's lane has in flight
 constexpr int kVectorItems = kSplit ? 2 : 4;     // or so many times four pixels of kVector channels
 constexpr int kChannels = kChunkBytes / kSize;   // of a chunk
 constexpr int kSector = 32 / kSize;              // numbers of a sector
@@ -54,13 +54,13 @@ struct Walk {
     int window;         // rows of x for a row of y
     int ring;           // rows of x that fit into shared memory
     int pitch;          // of a staged row, in units of 16 bytes, for four (or eight) channels
-    int row_units;      // of a staged row, in units of 16 bytes, for all channels (and both terms)
+    int row_units;      // of a staged row, in units of 16 bytes, for all channels and terms
     int filter_units;   // of the filter of 64 channels, in units of 16 bytes
     int w_at, x_at, y_at, bytes;   // of shared memory
 };
 
-// Returns a value that all lanes have. With two terms it goes through a shuffle, so that the compiler does not
-// compute what follows from it before the products, whose sums need nearly all registers.
+// Returns `value`, which all lanes have. With two terms, the sums need nearly all registers. A shuffle then
+// stops the compiler from computing early, and keeping, what follows from the value.
 __device__ __forceinline__ int computed_late(int value) {
     return kSplit ? __shfl_sync(0xffffffffu, value, 0) : value;
 }
@@ -121,8 +121,8 @@ inline bool cut(Walk& walk, const ConvProblem& conv, int n, bool aligned, bool w
 }
 
 // ---- the products of two terms ------------------------------------------------------------------
-// A tensor core truncates its sum after every product, always towards zero. So a sum must stay short: after
-// this many taps, the next products go to another sum. Ordinary instructions add the two.
+// A tensor core truncates its sum after every product, always towards zero. So a sum must stay short:
+// after this many taps, the next products go to another sum. Ordinary instructions add the two.
 constexpr int kPeriod = 9;
 
 template <int count>
@@ -131,9 +131,9 @@ __device__ __forceinline__ void add(float (&r_sum)[count], const float (&r_more)
     for (int i = 0; i < count; ++i) r_sum[i] += r_more[i];
 }
 
-// Starts the products of a row of y: `multiply(r_to, i)` starts batch i, of up to kPeriod taps. Returns whether
-// r_more has sums that must be added to r_sum, after wgmma_wait<0>. With up to two batches, the tensor cores
-// never wait for an addition.
+// Starts the products of a row of y: `multiply(r_to, i)` starts batch i, of up to kPeriod taps. Returns
+// whether r_more has sums that must be added to r_sum, after wgmma_wait<0>. With up to two batches, the
+// tensor cores never wait for an addition.
 template <int count, typename Multiply>
 __device__ __forceinline__ bool multiply_batches(int batches, float (&r_sum)[count],
                                                  float (&r_more)[count], const Multiply& multiply) {
@@ -149,16 +149,17 @@ __device__ __forceinline__ bool multiply_batches(int batches, float (&r_sum)[cou
     return batches > 1;
 }
 
-// The same, with the batches: three products for each tap. `row_of(chunk, r)` is the descriptor of x's high
-// parts for the taps (r, 0).
+// The same, with three products for each tap. `row_of(chunk, r)` is the descriptor of x's high parts for
+// the taps (r, 0).
 template <int count, typename RowOf>
 __device__ __forceinline__ bool multiply_split(const ConvProblem& conv, const Walk& walk,
                                                uint64_t w_first, const RowOf& row_of,
                                                float (&r_sum)[count], float (&r_more)[count]) {
-    constexpr int kLow = kTapBytes / 16, kTap = 2 * kLow;   // in w, from a high part to the low one, to the next tap
+    constexpr int kLow = kTapBytes / 16;   // from a high part of w to its low part, in units of 16 bytes
+    constexpr int kTap = 2 * kLow;         // to the next tap
+    const int low = walk.row_units / 2;    // from a high part of x to its low part
     // Otherwise the compiler computes the descriptors of all taps once, and spills them.
     const uint64_t w_row = w_first >> 32 << 32 | unsigned(computed_late(int(w_first)));
-    const int low = walk.row_units / 2;                     // in x, from a high part to the low one
     // The small products come first, while truncating the small sum loses little.
     auto small = [&](float (&r_to)[count], uint64_t w_tap, uint64_t x_tap, int accumulate) {
         wgmma_n(r_to, wgmma_moved(w_tap, kLow), x_tap, accumulate);
