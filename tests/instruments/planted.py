@@ -942,6 +942,15 @@ ROWS_BF16 = _of(
        ("s_end[walk.gap + 4 * j];", "s_end[4 * j];"), inline="11b_wgmma_rows.cu"),
 )  # fmt: skip
 
+ROWS_3XTF32 = _of(
+    "13b_wgmma_rows_3xtf32",
+    _m("low_dropped", "the remainder of x after rounding is not multiplied",
+       ("s_to[low] = make_float4(a.low, b.low, c.low, d.low);", "s_to[low] = float4{};"),
+       inline="11b_wgmma_rows.cu"),
+    _m("sums_dropped", "the sums of the last nine taps are dropped",
+       ("                if (more) add(r_acc, r_more);\n", ""), inline="11b_wgmma_rows.cu"),
+)  # fmt: skip
+
 VECTOR = _of(
     "12_wgmma_vector_reads",
     _m("no_barrier_roles", "warps use the mbarriers before they are initialised", _NO_BARRIER,
@@ -1408,6 +1417,6 @@ GRADIENTS = (
 
 MUTANTS = (
     *DIRECT, *CHANNELS, *INPUT, *GEMM, *CUBLAS, *BATCHED, *TILE, *IMPLICIT, *ASYNC, *DEPTHWISE,
-    *DEPTHWISE_BF16, *SMALL, *WINOGRAD, *WINOGRAD_4X4, *POINTWISE, *POINTWISE_TF32, *MMA, *WGMMA, *ROWS, *ROWS_BF16, *VECTOR, *PARTS, *STEM,
+    *DEPTHWISE_BF16, *SMALL, *WINOGRAD, *WINOGRAD_4X4, *POINTWISE, *POINTWISE_TF32, *MMA, *WGMMA, *ROWS, *ROWS_BF16, *ROWS_3XTF32, *VECTOR, *PARTS, *STEM,
     *STEM_PARTS, *HALF, *FP16, *LAST, *GATHER, *GATHER_BF16, *GRADIENTS,
 )  # fmt: skip
