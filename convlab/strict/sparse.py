@@ -26,6 +26,7 @@ from ..core.finding import Finding
 from ..core.kernel.runnable import Runnable
 from ..core.machine.gpus import DEFAULT_GPU
 from ..core.problem.computation import DATA_GRADIENT, WEIGHT_GRADIENT
+from ..core.problem.format import Storage
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 
@@ -319,7 +320,7 @@ def compared_blocks(
     if blocks == BLOCKS:
         most = max(1, min(_COMPARED, _MOST_PRODUCTS // problem.terms))
         where = where[:: -(-len(where) // most)]
-    outputs = _places_in(y, where)
+    outputs = _places_in(kernel.format.y, y.shape, where)
     expected = reference.truth(problem, x, w, None, outputs)
     stored = _flat(y)[where].double()
     errors = (stored - expected).abs()
@@ -410,11 +411,10 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def _places_in(tensor: Tensor, where: Tensor) -> Tensor:
+def _places_in(storage: Storage, shape: tuple[int, ...], where: Tensor) -> Tensor:
     """Return for each position in memory the indices of the element, as a row."""
-    order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
-    in_memory = reference.places(where, [tensor.shape[axis] for axis in order])
-    return in_memory[:, [order.index(axis) for axis in range(tensor.dim())]]
+    in_memory = reference.places(where, storage.in_memory(shape))
+    return in_memory[:, [storage.order.index(axis) for axis in range(len(shape))]]
 
 
 def _positions(part: Tensor, y: Tensor) -> Tensor:
