@@ -344,7 +344,9 @@ static const char* launch_phase(const ConvProblem& conv, const Phase& rows, cons
     const Places places = {int64_t(rows.first) * conv.W + columns.first,
                            int64_t(conv.H) * conv.W, conv.stride_h * conv.W, conv.stride_w};
     if (rows.taps * columns.taps == 0) {
-        clear_phase<<<1024, 256, 0, stream>>>(part, places, dx);
+        const int64_t count = int64_t(part.N) * part.K * part.P * part.Q;
+        const int clear_blocks = int(min_of(ceil_div(count, int64_t(256)), int64_t(1024)));
+        clear_phase<<<clear_blocks, 256, 0, stream>>>(part, places, dx);
         return launch_error();
     }
     const Tiling tiling = tiling_for(part, device.smem, device.sms, kStyle);

@@ -104,7 +104,7 @@ class SimLaunch(Launch):
         self._trace = trace
         self.findings = trace.findings
         self.launches = trace.launches
-        self.watched_in_part = trace.watched_in_part and not trace.needs_all
+        self.watched_in_part = trace.watched_in_part
         # What a part of the blocks did is no count of the whole launch.
         incomplete = trace.watched_in_part or not self.counted
         self.counters = None if incomplete else trace.counters

@@ -182,9 +182,7 @@ def simulate(
           races and uninitialised reads; 0 (the default) watches all blocks. Bounds are always
           checked. With `sample`, after so many accesses only two blocks of a launch run, and only some
           launches. ``Trace.watched_in_part`` says whether that happened. The counts are then
-          incomplete. Without `trace`, only a part of the blocks of a large launch runs, and y is
-          incomplete. If blocks may depend on the others, the run ends, and ``Trace.needs_all`` is
-          true.
+          incomplete.
         - counts: False looks for errors only, and counts nothing, which is faster. With `watch` and
           schedule 0, a block with very many accesses is then watched only up to a barrier, or until
           an mbarrier completes a phase. It has no effect with `sample`.
@@ -281,8 +279,6 @@ def _failure(
     result: Trace, status: int, label: str, source: Path | str, request: Mapping[str, object]
 ) -> LaunchError | None:
     """Return the exception for a run that failed, or None."""
-    if result.needs_all:
-        return None
     has_place = any(finding.kind == "endless loop" for finding in result.findings)
     if has_place or result.is_late or status in (_OUT_OF_TIME, -signal.SIGALRM):
         return _out_of_time(result, label, source, request)

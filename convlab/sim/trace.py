@@ -75,9 +75,7 @@ class Trace:
     quiet : of a run that was stopped: the seconds since a block finished last, and of the whole run,
         in which the process worked.
     ignored : an error of CUDA that the entry point did not return.
-    watched_in_part : whether races were looked for in a part of the blocks of some launch only; in a
-        build without hooks, whether only a part of its blocks ran.
-    needs_all : whether a run of a part of the blocks was ended, because blocks may wait for others.
+    watched_in_part : whether races were looked for in a part of the blocks of some launch only.
     complete : whether `accesses` has all accesses; otherwise the limit was reached.
     """
 
@@ -101,7 +99,6 @@ class Trace:
         self.workspace = int(self._last("workspace", "0"))
         self.ignored = self._last("ignored")
         self.watched_in_part = bool(rows["in part"])
-        self.needs_all = bool(rows["needs all"])
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
         self.is_late = bool(rows["late"])

@@ -1,13 +1,14 @@
-"""Run a problem of 66,000 images or rows in a sample of the blocks, for a kernel that takes long on it.
+"""Run a problem of many images, rows or groups in a sample of the blocks, for a kernel that takes long on it.
 
-Such a problem shows the limits of grids and of 16-bit numbers. If a kernel multiplies a tile for each image, a run
-of all blocks takes minutes on the simulator. A sample is enough if one of its launches accesses, in each large
-tensor, an element past the last image or row that 16 bits can number. Then the outputs that the sample stored are
-compared, if they are no parts of sums. Otherwise all blocks run.
+A problem of 66,000 images or rows shows the limits of grids and of 16-bit numbers; one of 4,099 groups shows arrays of
+4,096 elements. If a kernel multiplies a tile for each image or group, a run of all blocks takes up to minutes on the
+simulator. A sample is enough if one of its launches accesses elements past that limit in x and in y. Then the
+outputs that the sample stored are compared, if they are no parts of sums. Otherwise all blocks run.
 """
 
 import dataclasses
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,17 +24,32 @@ from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from .sparse import BLOCKS, BLOCKS_ACCESSES, NOT_STORED, WIDE, arena_for, compared_blocks
 
-# The problems, each with the size that is large, and with its dimension in x, dx, y and dy. All elements of these
-# are accessed.
-_LARGE_SIZE = {
-    "awkward.images_66000": ("N", 0),
-    "limits.images_3x3": ("N", 0),
-    "limits.images_1x1": ("N", 0),
-    "limits.height_65541": ("H", 2),
+
+@dataclass(frozen=True)
+class _Large:
+    """Describe a problem of the fixed sets: the fields that are large, and what a sample has to reach.
+
+    Attributes
+    ----------
+    fields : the large fields.
+    dimension : the large dimension in x, dx, y and dy. All elements of these are accessed.
+    limit : a launch of the sample has to access elements of this number in that dimension, or later ones.
+    """
+
+    fields: tuple[str, ...]
+    dimension: int
+    limit: int = 1 << 16
+
+
+_IMAGES = _Large(("N",), 0)
+_LARGE = {
+    "awkward.images_66000": _IMAGES,
+    "limits.images_3x3": _IMAGES,
+    "limits.images_1x1": _IMAGES,
+    "limits.height_65541": _Large(("H",), 2),
+    "limits.depthwise_4099": _Large(("C", "K", "groups"), 1, 1 << 12),
 }
-# The first number that 16 bits do not hold.
-_PAST_16_BITS = 1 << 16
-# The simulator first counts what a kernel does for so many images or rows. If that is more than `_COSTLY`, a
+# The simulator first counts what a kernel does for so many images, rows or groups. If that is more than `_COSTLY`, a
 # sample runs. A request of a warp has 32 accesses, and takes as long as 1024 operations of a tensor core.
 _FEW = 66
 _COSTLY = 500_000
@@ -54,10 +70,10 @@ def sampled(kernel: Runnable, problem: Problem, seed: int) -> Report | None:
     arena, _ = arena_for(kernel, problem, torch.Generator().manual_seed(seed))
     arena.tensors["y"].fill_(NOT_STORED)
     trace = _run_sample(kernel, problem, arena, seed, DEFAULT_GPU)
-    if trace is not None and not _passes_16_bits(trace, problem, arena):
-        # Some block has the last image. With more SMs than tiles it is the last block, which is in the sample.
+    if trace is not None and not _passes_limit(trace, problem, arena):
+        # Some block has the last image or group. With more SMs than tiles it is the last block, which is in the sample.
         trace = _run_sample(kernel, problem, arena, seed, WIDE)
-    if trace is None or not _passes_16_bits(trace, problem, arena):
+    if trace is None or not _passes_limit(trace, problem, arena):
         return None
     report = compared_blocks(ONCE, kernel, problem, arena, trace)
     return dataclasses.replace(
@@ -85,16 +101,15 @@ def _run_sample(kernel: Runnable, problem: Problem, arena: Any, seed: int, gpu: 
 
 
 def _takes_long(kernel: Runnable, problem: Problem) -> bool:
-    """Return whether a kernel does much for each image or row of one of the problems."""
-    if problem.name not in _LARGE_SIZE or problem != kernel.asked(named_problem(problem.name)):
+    """Return whether a kernel does much for each image, row or group of one of the problems."""
+    if problem.name not in _LARGE or problem != kernel.asked(named_problem(problem.name)):
         return False
     if not kernel.counts or not kernel.source or kernel.unsupported(problem):
         return False
     orders = [storage.order for _, storage in kernel.format]
     if any(order != tuple(sorted(order)) for order in orders):
         return False
-    size, _ = _LARGE_SIZE[problem.name]
-    few = dataclasses.replace(problem, name="", **{size: _FEW})
+    few = dataclasses.replace(problem, name="", **dict.fromkeys(_LARGE[problem.name].fields, _FEW))
     if kernel.unsupported(few):
         return False
     inputs = reference.known(few, 0, kernel.device, kernel.format).inputs
@@ -109,15 +124,17 @@ def _takes_long(kernel: Runnable, problem: Problem) -> bool:
     return accesses + counted["tensor_flops"] / _OPERATIONS_OF_AN_ACCESS > _COSTLY
 
 
-def _passes_16_bits(trace: Any, problem: Problem, arena: Any) -> bool:
-    """Return whether one launch accesses elements past 16 bits of all tensors that have the large dimension."""
-    _, dimension = _LARGE_SIZE[problem.name]
+def _passes_limit(trace: Any, problem: Problem, arena: Any) -> bool:
+    """Return whether one launch accesses elements past the limit in x and y, or in their gradients."""
+    large = _LARGE[problem.name]
     names = problem.computation.names
     past: dict[str, int] = {}
     for place, tensor in arena.tensors.items():
-        numbers = tensor.shape[dimension] - _PAST_16_BITS
+        if names[place] not in ("x", "dx", "y", "dy"):
+            continue
+        numbers = tensor.shape[large.dimension] - large.limit
         if numbers > 0:
-            elements = tensor.numel() - numbers * tensor.stride(dimension)
+            elements = tensor.numel() - numbers * tensor.stride(large.dimension)
             past[names[place]] = elements * tensor.itemsize
     accessed: dict[int, set[str]] = {}
     for row in trace.reaches:

@@ -33,10 +33,10 @@ def computed() -> float:
 
 
 def build(rung: str) -> None:
-    """Build a rung as a check does: for the simulator with and without hooks, and by nvcc."""
+    """Build a rung as a check does: for the simulator with and without counts, and by nvcc."""
     kernel = convlab.load(rung, engine="sim")
     kernel.build()
-    kernel.untraced().build()
+    kernel.uncounted().build()
     nvcc_report.nvcc_report(kernel)
 
 

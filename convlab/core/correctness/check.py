@@ -41,7 +41,7 @@ from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import Ran, examine, failed, run_in_part, simulated_seconds
+from .examine import examine, failed, simulated_seconds
 from .report import Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
@@ -347,8 +347,8 @@ class Checker:
                 return self.runner.call(examine, *given, time_limit=kernel.time_limit)
             with explained(kernel.name):
                 report = examine(*given)
-                if report.ok and not setting.name:
-                    report = self._with_array_bounds(report, kernel, setting)
+                if report.ok and not setting.name and setting.counted:
+                    report = self._with_array_bounds(report, kernel)
             # nvcc compiles the kernel with the tunables' defaults only.
             return report if setting.tunables else self.stricter.watch(report)
         except ConvlabError as error:
@@ -373,21 +373,14 @@ class Checker:
         limit = int(setting.least_workspaces * least)
         return self.run(problem, plain, kernel.limited(limit), notes)
 
-    def _with_array_bounds(self, report: Report, kernel: Runnable, setting: Setting) -> Report:
-        """Check the indices of local arrays: only the simulator's untraced build does.
+    def _with_array_bounds(self, report: Report, kernel: Runnable) -> Report:
+        """Check the indices of local arrays: of the simulator's builds, the one with counts does not.
 
-        Where races were watched in a part of the blocks, these indices are too, if no block depends
-        on others. Returns the report of that run if it is incorrect.
+        Returns the report of that run if it is incorrect.
         """
         untraced = kernel.untraced()
         if untraced is kernel or not _ARRAY.search(kernel.source or ""):
             return report
-        if report.unwatched:
-            ran = run_in_part(untraced, report.problem, self.seed, setting)
-            if ran is Ran.PART:
-                return replace(report, unwatched=f"{report.unwatched}, indices of local arrays too")
-            if ran is Ran.ALL:
-                return report
         plain = examine(untraced, report.problem, self.seed, report.notes, ONCE)
         return report if plain.ok else plain
 

@@ -6,7 +6,6 @@ run, and a second run must give the same bits.
 """
 
 import dataclasses
-import enum
 import functools
 import math
 import time
@@ -288,32 +287,6 @@ def reported(
         findings=tuple(findings),
         **fields,
     )
-
-
-class Ran(enum.Enum):
-    """Say what a run of a part of the blocks was."""
-
-    PART = "a part of the blocks"
-    ALL = "all blocks, because they are few, and y is correct"
-    NO_PART = "all blocks, and y is incorrect; or none, because some blocks need others"
-
-
-def run_in_part(kernel: Runnable, problem: Problem, seed: int, setting: Setting) -> Ran:
-    """Run a part of the blocks of an untraced kernel; all of them if they are few.
-
-    Raises LaunchError for an error in a block.
-    """
-    expected = setting.reference(kernel, problem, seed)
-    launch = kernel.prepare(problem, *expected.inputs)
-    launch.most_watched = setting.most_watched
-    poisoned = output.poison(launch)
-    launch()
-    if launch.watched_in_part:
-        return Ran.PART
-    outputs = math.prod(problem.output_shape)
-    bound = reference.tolerance(kernel.precision, problem.terms, outputs)
-    correct = OutputComparison(expected, launch.y, bound, poisoned).correct
-    return Ran.ALL if correct else Ran.NO_PART
 
 
 def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem] = ()) -> bool:

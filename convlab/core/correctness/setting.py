@@ -52,8 +52,8 @@ class Setting:
     keeps_filter : whether w must keep its values after `conv2d_prepare`.
     most_watched : in a launch with more accesses than this, the simulator watches a part of the
         blocks for races and uninitialised reads; 0 means all of them. Bounds are always watched.
-    counted : whether the simulator counts the first run; without counts it is faster, and finds the
-        same errors.
+    counted : whether the simulator counts the first run; without counts it is faster, finds the same
+        errors, and also checks the indices of local arrays.
     gpu : the GPU that the simulator is; None means its default.
     tunables : names and values of tunables that the kernel is built with.
     advice : a note for a failing report: what the header may declare.

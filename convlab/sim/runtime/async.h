@@ -44,6 +44,18 @@ void Worker::check_proxy_read(uintptr_t address, unsigned bytes, uintptr_t pc, c
     }
 }
 
+// Checks 128 bytes of a wgmma's operand, unless the warp has checked them since the last store.
+void Worker::check_operand(uintptr_t core, uintptr_t pc) {
+    if (async.operand_of.empty()) async.operand_of.resize(kSharedSpan / kQuad);
+    size_t first = (core - uintptr_t(shared)) / kQuad;
+    uint32_t warp = 1u << current / 32, all = warp;
+    bool inside = first + 128 / kQuad <= async.operand_of.size();
+    for (size_t i = 0; inside && i < 128 / kQuad; ++i) all &= async.operand_of[first + i];
+    if (inside && all) return;
+    check_proxy_read(core, 128, pc, "wgmma");
+    for (size_t i = 0; inside && i < 128 / kQuad; ++i) async.operand_of[first + i] |= warp;
+}
+
 void Worker::next_stamp(int thread) {
     uint16_t& stamp = warps[thread / 32].stamp;
     if (stamp < 0xffff) ++stamp;
@@ -290,7 +302,7 @@ void Worker::copy_on_barrier(void* to, const void* from, size_t bytes, uintptr_t
     for (uintptr_t at = uintptr_t(to); g_trace && at < uintptr_t(to) + bytes; at += 4) {
         Cell& cell = cell_of(at);
         cell.writer.bulk = 1, cell.in_flight = index;
-        good_load_of(at) = 0;
+        forget_loads(at);
     }
     barrier.copies.push_back({uintptr_t(to), uintptr_t(to) + bytes, pc});
     publish(barrier);
@@ -327,11 +339,16 @@ void Worker::bulk_wait_read(unsigned newest, uintptr_t pc) {
 // so a store that is not ordered after this moment is a race.
 void Worker::reads_done(Reads& of, unsigned newest) {
     for (; of.groups.size() > newest; of.groups.erase(of.groups.begin())) {
-        for (const Span& span : of.groups.front()) {
-            check_uncounted(span.from, unsigned(span.to - span.from), Kind::load, span.pc);
-            count_reads(span.from, span.to, -1);
+        std::vector<Span>& spans = of.groups.front();
+        for (const Span& span : spans) count_reads(span.from, span.to, -1);
+        async.reads -= spans.size();
+        // Several operations often read the same words.
+        std::sort(spans.begin(), spans.end(), [](auto& a, auto& b) { return a.from < b.from; });
+        for (size_t i = 0; i < spans.size();) {
+            Span all = spans[i];
+            for (++i; i < spans.size() && spans[i].from <= all.to; ++i) all.to = std::max(all.to, spans[i].to);
+            check_uncounted(all.from, unsigned(all.to - all.from), Kind::load, all.pc);
         }
-        async.reads -= of.groups.front().size();
     }
 }
 
@@ -543,7 +560,7 @@ void Worker::wgmma_operand(uint64_t descriptor, int first, int rows, char type, 
     for (int quad = 0; quad < 2; ++quad)
         for (int row = first; row < first + rows; row += 8) {
             uintptr_t core = start + unsigned(quad) * k_step + unsigned(row / 8) * row_step;
-            check_proxy_read(core, 128, pc, "wgmma");
+            check_operand(core, pc);
             const auto* halves = reinterpret_cast<const uint16_t*>(core);
             const auto* words = reinterpret_cast<const float*>(core);
             for (int i = 0; i < 8; ++i) {  // 16 bytes of a row

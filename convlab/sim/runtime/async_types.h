@@ -72,6 +72,7 @@ struct Operands {  // of one wgmma: a (16 rows, k), b (n, k), and b transposed (
 };
 
 constexpr size_t kPiece = 128;
+constexpr size_t kQuad = 16;  // bytes of shared memory that share an entry of `operand_of`
 
 struct Async {
     std::unordered_map<uintptr_t, Mbarrier> barriers;
@@ -82,6 +83,9 @@ struct Async {
     std::vector<Reads> stores;         // bulk stores of each thread
     size_t reads = 0;                  // spans that bulk stores or wgmmas may still read
     std::vector<uint32_t> reads_of;    // the same, of each piece of kPiece bytes of shared memory
+    // For each kQuad bytes of shared memory the warps, as bits, that checked them as an operand of a wgmma since
+    // the last store there. A further check of the same warp would find the same.
+    std::vector<uint32_t> operand_of;
     bool previous_ended = false;       // a thread has called griddepcontrol_wait
 };
 }  // namespace

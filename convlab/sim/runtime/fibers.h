@@ -133,7 +133,7 @@ void Worker::yield() {
 // Called in loops that may poll for another thread. Nothing preempts a fiber, so it must yield.
 // `at` is the address of a volatile read; 0 after a failed compare-and-swap, which is counted.
 void Worker::spin(uintptr_t at) {
-    blocks_synchronize();
+    g_synchronizes = true;
     if (++spins % 16 == 0) yield();
     if (at) count_poll(at);
 }

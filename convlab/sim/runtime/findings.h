@@ -48,20 +48,6 @@ void needs_sm(bool there, const char* what, const char* which) {
 
 [[noreturn]] void needs_serial() { _exit(kNeedsSerial); }
 
-// Called before an operation that may depend on blocks which did not run. Ends the process, because
-// the kernel needs all of its blocks (see choose).
-void needs_all_blocks() {
-    if (!g_partial) return;
-    write_report("needs all\t\n");
-    _exit(0);
-}
-
-// Notes that threads of several blocks may synchronize.
-void blocks_synchronize() {
-    g_synchronizes = true;
-    needs_all_blocks();
-}
-
 struct Finding {
     std::string kind;
     uintptr_t pc;

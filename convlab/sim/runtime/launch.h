@@ -157,9 +157,6 @@ void find_code(uintptr_t inside) {
     }, &inside);
 }
 
-// In a part of a launch, runs of kRun neighbouring blocks at kRuns equal distances are simulated.
-constexpr uint64_t kRun = 8, kRuns = 8;
-
 // A sample may have a limit of accesses. From then on two blocks run of a launch, and few launches:
 // with the numbers 2^k and 2^k + 1, so that some are among the last half of all.
 bool is_over_the_limit(uint64_t times) {
@@ -167,8 +164,7 @@ bool is_over_the_limit(uint64_t times) {
 }
 bool is_spaced(uint64_t number) { return !(number & (number - 1)) || !((number - 1) & (number - 2)); }
 
-// Chooses the blocks of a launch to simulate: all; or the recorded one; or, in a build without hooks
-// and with a limit of watched accesses, a part; or a random sample. Each
+// Chooses the blocks of a launch to simulate: all; or the recorded one; or a random sample. Each
 // sample of that size is equally likely (R. Floyd's algorithm; random numbers by splitmix64).
 void choose(Launch& launch) {
     if (g_record.on) {
@@ -176,14 +172,6 @@ void choose(Launch& launch) {
         launch.runs = b.x < launch.grid.x && b.y < launch.grid.y && b.z < launch.grid.z &&
                       g_record.kernels.insert(launch.name).second;
         launch.chosen = {b.x + uint64_t(launch.grid.x) * (b.y + uint64_t(launch.grid.y) * b.z)};
-    } else if (!g_trace && g_most_watched && launch.blocks > kRun * kRuns * 2) {
-        launch.watched_run = kRun;
-        launch.watched_of = launch.blocks / kRuns;
-        for (uint64_t number = 0; number < launch.blocks; ++number)
-            if (launch.watches(number)) launch.chosen.push_back(number);
-        launch.runs = launch.chosen.size();
-        g_partial = true;
-        write_report(text("in part\t%u\t%lu\n", launch.number, launch.blocks));
     } else if (g_sample && is_over_the_limit() && !is_spaced(launch.number)) {
         launch.runs = 0;
     } else if (g_sample && g_sample < launch.blocks) {
@@ -210,7 +198,10 @@ void choose(Launch& launch) {
 // Of a launch of few blocks, so many accesses of each are watched at least.
 constexpr uint64_t kLeastOfBlock = 200'000;
 
-// Decides which blocks of a launch with very many accesses are watched: runs of eight blocks.
+// Blocks are watched in runs of so many neighbours.
+constexpr uint64_t kRun = 8;
+
+// Decides which blocks of a launch with very many accesses are watched: some runs of neighbours.
 // `accesses` are those of the first block. Other blocks begin after the decision, so it does not
 // depend on their order.
 void watch_in_part(Launch& launch, uint64_t accesses) {

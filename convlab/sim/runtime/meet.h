@@ -11,7 +11,6 @@ void Worker::meet(uint64_t which, uint64_t blocks, uintptr_t pc) {
         ++waiting;
         wait_as(State::at_barrier, pc);
     };
-    needs_all_blocks();
     if (!launch->serial) needs_serial();
     // An address in front of all buffers stands for the barrier's word.
     uintptr_t word = g_region + 8 * (which + 1);

@@ -228,7 +228,7 @@ void Worker::share_knowledge(int first, int count, unsigned mask) {
 
 extern "C" {
 void sim_fence(bool of_block) {
-    blocks_synchronize();
+    g_synchronizes = true;
     if (t_worker) t_worker->fence(of_block);
 }
 
@@ -238,7 +238,7 @@ static void atomic_access(const volatile void* address, unsigned bytes, unsigned
     Worker& w = *t_worker;
     auto at = uintptr_t(address);
     ++w.counters.atomics;
-    blocks_synchronize();
+    g_synchronizes = true;
     w.count_poll(at);
     if (!g_trace && !w.launch->serial && in_buffers(at)) needs_serial();
     if (how & sim::kReleases) w.fence(how & sim::kOfBlock);

@@ -80,7 +80,7 @@ void Worker::check_shared_words(Cell* cell, const CheckedAccess& checked) {
             if (!loads) {
                 cell->writer = mine;
                 cell->reader[0].launch = cell->reader[1].launch = 0;
-                good_load_of(word) = 0;
+                forget_loads(word);
             } else if (entered >= 0) {
                 cell->reader[entered] = mine;
             } else if (good) {
@@ -115,6 +115,7 @@ inline void Worker::check_access(Cell* cell, const CheckedAccess& checked) {
         if (repeats && n == 4 && !std::memcmp(cell, &last, sizeof last)) {
             std::memcpy(cell, cell - 1, sizeof *cell);
             good_load_of(word) = good_load_of(word - 4);
+            if (checked.kind != Kind::load) forget_loads(word);
             done += 4;
             continue;
         }
@@ -188,7 +189,7 @@ inline bool Worker::check_word(Cell& cell, const CheckedAccess& checked, uintptr
     if (checked.output && written != 15 && (written | mask) == 15) ++counters.fresh_outputs;
     if (cell.owner != me) cell.in_flight = 0;
     cell.owner = me, cell.written = uint8_t(written | mask);
-    if (!global) good_load_of(address) = 0;
+    if (!global) forget_loads(address);
     return reported;
 }
 
@@ -373,6 +374,7 @@ void copy_wait(unsigned newest, uintptr_t pc) {
             Cell& cell = w.cell_of(uintptr_t(c.to) + at);
             cell.in_flight = 0;
             cell.writer = w.mark(15, false, index);
+            w.forget_loads(uintptr_t(c.to) + at);
         }
     }
     mine.erase(std::remove_if(mine.begin(), mine.end(), due), mine.end());

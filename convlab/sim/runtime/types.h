@@ -334,7 +334,6 @@ uint64_t g_most_watched = 0;         // how many accesses of a launch are watche
 bool g_in_part = false;              // some earlier launch, or this one, was watched in part
 std::atomic<bool> g_cut{false};      // a block was watched only at its beginning
 std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed atomics or fences
-bool g_partial = false;              // a launch ran only a part of its blocks (see choose)
 bool g_host = false;                 // host code runs (see Opened)
 cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;

@@ -103,6 +103,11 @@ struct Worker {
 
     Access* row_of(int thread) const { return &log[size_t(thread) * kLogPitch]; }
     uint64_t& good_load_of(uintptr_t at) { return good_loads[(at - uintptr_t(shared)) / 4]; }
+    // Called at each change of a word's writer in shared memory: earlier checks of loads do not hold any more.
+    void forget_loads(uintptr_t at) {
+        good_load_of(at) = 0;
+        if (!async.operand_of.empty()) async.operand_of[(at - uintptr_t(shared)) / kQuad] = 0;
+    }
     Cell& cell_of(uintptr_t at) { return shared_cells[(at - uintptr_t(shared)) / 4]; }
 
     // memory.h
@@ -220,6 +225,7 @@ struct Worker {
     // async.h
     void check_uncounted(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
     void check_proxy_read(uintptr_t address, unsigned bytes, uintptr_t pc, const char* who);
+    void check_operand(uintptr_t core, uintptr_t pc);
     void next_stamp(int thread);
     void publish(Mbarrier& barrier);
     void share_clocks(int w, unsigned mask);
