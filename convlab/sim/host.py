@@ -270,6 +270,7 @@ def _start_runtime(request: dict, report: int) -> ctypes.CDLL:
         runtime.sim_uncounted()
     runtime.sim_time_limit(c_double(request["time_limit"]), c_double(request["stall_limit"]))
     runtime.sim_watch(c_uint64(request.get("watch", 0)))
+    runtime.sim_most_threads(c_uint64(request.get("most_threads", 0)))
     if request.get("sample"):
         runtime.sim_sample(*map(c_uint64, request["sample"]))
     if request.get("record"):

@@ -95,6 +95,7 @@ class SimLaunch(Launch):
                 earlier=self._earlier,
                 beside=self._beside,
                 watch=self.most_watched,
+                most_threads=self.most_threads,
                 counts=self.counted,
                 workspace_shift=self._workspace_shift,
             )

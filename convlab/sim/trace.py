@@ -76,6 +76,7 @@ class Trace:
         in which the process worked.
     ignored : an error of CUDA that the entry point did not return.
     watched_in_part : whether races were looked for in a part of the blocks of some launch only.
+    threads_asked : of a run that ended at its limit of threads: how many its launches have, up to that one.
     complete : whether `accesses` has all accesses; otherwise the limit was reached.
     """
 
@@ -99,6 +100,7 @@ class Trace:
         self.workspace = int(self._last("workspace", "0"))
         self.ignored = self._last("ignored")
         self.watched_in_part = bool(rows["in part"])
+        self.threads_asked = int(self._last("too many threads", "0"))
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
         self.is_late = bool(rows["late"])

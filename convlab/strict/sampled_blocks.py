@@ -22,7 +22,16 @@ from ..core.kernel.runnable import Runnable
 from ..core.machine.gpus import DEFAULT_GPU, Gpu
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from .sparse import BLOCKS, BLOCKS_ACCESSES, NOT_STORED, WIDE, arena_for, compared_blocks
+from .sparse import (
+    BLOCKS,
+    BLOCKS_ACCESSES,
+    MANY_BLOCKS,
+    NOT_STORED,
+    WIDE,
+    arena_for,
+    compared_blocks,
+    reaches_end,
+)
 
 
 @dataclass(frozen=True)
@@ -60,22 +69,26 @@ _SECONDS = 20.0
 _OF_THE_SAMPLE = ("", "endless loop", "out of time", "not simulated", "too little workspace")
 
 
-def sampled(kernel: Runnable, problem: Problem, seed: int) -> Report | None:
+def sampled(
+    kernel: Runnable, problem: Problem, seed: int, takes_long: bool = False
+) -> Report | None:
     """Return the report of a sample of the blocks; None if all blocks should run.
 
-    Raises LaunchError for an error in one of the blocks.
+    `takes_long` says that a run of all blocks is known to take long. Raises LaunchError for an error in one of
+    the blocks.
     """
-    if not _takes_long(kernel, problem):
+    if not (takes_long or _takes_long(kernel, problem)) or problem.bias or problem.relu:
         return None
+    blocks = MANY_BLOCKS if takes_long else BLOCKS
     arena, _ = arena_for(kernel, problem, torch.Generator().manual_seed(seed))
     arena.tensors["y"].fill_(NOT_STORED)
-    trace = _run_sample(kernel, problem, arena, seed, DEFAULT_GPU)
-    if trace is not None and not _passes_limit(trace, problem, arena):
+    trace = _run_sample(kernel, problem, arena, seed, DEFAULT_GPU, blocks)
+    if trace is not None and not _reaches_limit(trace, kernel, problem, arena):
         # Some block has the last image or group. With more SMs than tiles it is the last block, which is in the sample.
-        trace = _run_sample(kernel, problem, arena, seed, WIDE)
-    if trace is None or not _passes_limit(trace, problem, arena):
+        trace = _run_sample(kernel, problem, arena, seed, WIDE, blocks)
+    if trace is None or not _reaches_limit(trace, kernel, problem, arena):
         return None
-    report = compared_blocks(ONCE, kernel, problem, arena, trace)
+    report = compared_blocks(ONCE, kernel, problem, arena, trace, blocks)
     return dataclasses.replace(
         report,
         threads=most_threads(trace.launches),
@@ -83,14 +96,16 @@ def sampled(kernel: Runnable, problem: Problem, seed: int) -> Report | None:
     )
 
 
-def _run_sample(kernel: Runnable, problem: Problem, arena: Any, seed: int, gpu: Gpu) -> Any:
+def _run_sample(
+    kernel: Runnable, problem: Problem, arena: Any, seed: int, gpu: Gpu, blocks: int
+) -> Any:
     """Return the trace of a sample of the blocks on a GPU; None if a sample cannot run, or takes too long.
 
     Raises LaunchError for an error in one of the blocks on the default GPU.
     """
     from ..sim.launch import simulated
 
-    sample = BLOCKS, seed
+    sample = blocks, seed
     options = {"sample": sample, "watch": BLOCKS_ACCESSES, "time_limit": _SECONDS, "gpu": gpu}
     try:
         return simulated(kernel, problem, arena, **options)
@@ -106,8 +121,7 @@ def _takes_long(kernel: Runnable, problem: Problem) -> bool:
         return False
     if not kernel.counts or not kernel.source or kernel.unsupported(problem):
         return False
-    orders = [storage.order for _, storage in kernel.format]
-    if any(order != tuple(sorted(order)) for order in orders):
+    if not _is_nchw(kernel):
         return False
     few = dataclasses.replace(problem, name="", **dict.fromkeys(_LARGE[problem.name].fields, _FEW))
     if kernel.unsupported(few):
@@ -122,6 +136,19 @@ def _takes_long(kernel: Runnable, problem: Problem) -> bool:
     kinds = "global_load_requests", "global_store_requests", "shared_requests"
     accesses = 32 * sum(counted[kind] for kind in kinds)
     return accesses + counted["tensor_flops"] / _OPERATIONS_OF_AN_ACCESS > _COSTLY
+
+
+def _is_nchw(kernel: Runnable) -> bool:
+    """Return whether each tensor is in memory in torch's order of its dimensions."""
+    orders = [storage.order for _, storage in kernel.format]
+    return all(order == tuple(sorted(order)) for order in orders)
+
+
+def _reaches_limit(trace: Any, kernel: Runnable, problem: Problem, arena: Any) -> bool:
+    """Return whether a sample accesses what only a large problem has: see `_LARGE`, or else the last output."""
+    if problem.name in _LARGE:
+        return _is_nchw(kernel) and _passes_limit(trace, problem, arena)
+    return reaches_end(trace, problem.computation.names["y"], arena.tensors["y"])
 
 
 def _passes_limit(trace: Any, problem: Problem, arena: Any) -> bool:

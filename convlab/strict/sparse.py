@@ -103,7 +103,7 @@ _MOST_PRODUCTS = 1 << 27
 BLOCKS = 12
 _BLOCKS_SECONDS = 20.0
 # Of `_NO_FLOAT` more blocks run: a wrong quotient occurs at the ends of some image rows only.
-_BLOCKS_OF_ROWS = 512
+MANY_BLOCKS = 512
 # After so many accesses only two blocks of a launch run, and of later launches only some.
 BLOCKS_ACCESSES = 3_000_000
 # A persistent kernel starts as many blocks as the GPU holds: with so many SMs, a block for each tile.
@@ -119,6 +119,9 @@ _MANY = 1 << 24
 _MOST_BLOCKS = 65_535
 # The value of an element of y before the run. No sum here has it.
 NOT_STORED = -12345.0
+# If a kernel may leave out some outputs, this many are looked at, on a problem whose sums are no longer than this.
+_SPOTS = 1000
+_SHORT = 16
 # At most this many outputs are compared.
 _COMPARED = 20_000
 
@@ -231,7 +234,7 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     arena, large = arena_for(kernel, problem, random)
     names = problem.computation.names
     has_rows = any(problem in map(named_problem, specs) for specs in _NO_FLOAT)
-    blocks = _BLOCKS_OF_ROWS if has_rows else BLOCKS
+    blocks = MANY_BLOCKS if has_rows else BLOCKS
 
     def run(kernel: Runnable) -> Any:
         return simulated(
@@ -263,9 +266,12 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
             error.kind = "launch configuration"
         raise
     y = arena.tensors["y"]
-    if has_rows and not adds_parts(trace, problem) and not _reaches_end(trace, names["y"], y):
+    if has_rows and not adds_parts(trace, problem) and not reaches_end(trace, names["y"], y):
         return _examine_whole(setting, kernel, problem, arena, seed)
-    return compared_blocks(setting, kernel, problem, arena, trace, blocks)
+    report = compared_blocks(setting, kernel, problem, arena, trace, blocks)
+    if report.ok and _stores_few(trace, problem, y, blocks):
+        return _with_unwritten(report, kernel, problem, arena)
+    return report
 
 
 def arena_for(
@@ -301,9 +307,9 @@ def adds_parts(trace: Any, problem: Problem) -> bool:
 def compared_blocks(
     setting: Setting, kernel: Runnable, problem: Problem, arena: Any, trace: Any, blocks: int = BLOCKS
 ) -> Report:
-    """Return the report of a sample of blocks: the outputs that they stored are compared, if they can be.
+    """Return the report of a sample of blocks: some of the outputs that they stored are compared, if they can be.
 
-    Of many blocks, all of these outputs are compared.
+    Of many blocks, these are also the outputs at the ends of image rows.
     """
     x, w, y = (arena.tensors[name] for name in ("x", "w", "y"))
     names = problem.computation.names
@@ -317,9 +323,12 @@ def compared_blocks(
     )
     if not len(where):
         raise LaunchError(f"{kernel.name} on {problem.label}: the sampled blocks stored no outputs")
-    if blocks == BLOCKS:
-        most = max(1, min(_COMPARED, _MOST_PRODUCTS // problem.terms))
-        where = where[:: -(-len(where) // most)]
+    most = max(1, min(_COMPARED, _MOST_PRODUCTS // problem.terms))
+    ends = _NOWHERE
+    if blocks > BLOCKS:
+        columns = where // y.stride(3) % y.shape[3]
+        ends = where[(columns == 0) | (columns == y.shape[3] - 1)]
+    where = torch.cat([each[:: -(-len(each) // most) or 1] for each in (where, ends)]).unique()
     outputs = _places_in(kernel.format.y, y.shape, where)
     expected = reference.truth(problem, x, w, None, outputs)
     stored = _flat(y)[where].double()
@@ -342,10 +351,54 @@ def compared_blocks(
     return reported(kernel, problem, setting, findings, **fields)
 
 
-def _reaches_end(trace: Any, array: str, y: Tensor) -> bool:
+def reaches_end(trace: Any, array: str, y: Tensor) -> bool:
     """Return whether a block of the sample, which has the last one, accessed the end of y."""
     end = y.numel() * y.itemsize
     return any(row["array"] == array and int(row["high"]) >= end for row in trace.reaches)
+
+
+def _stores_few(trace: Any, problem: Problem, y: Tensor, blocks: int) -> bool:
+    """Return whether all blocks store less than half of y, if they store as much as those of the sample.
+
+    The traffic of a sample is scaled to all blocks, as if `blocks` of them had run.
+    """
+    name = problem.computation.names["y"]
+    if adds_parts(trace, problem) or reaches_end(trace, name, y) or problem.terms > _SHORT:
+        return False
+    rows = [row for row in trace.lines if row["array"] == name and row["kind"] == "store"]
+    stored = sum(row["bytes"] for row in rows) / y.itemsize
+    ran = len({row["block"] for row in trace.reaches})
+    wanted = min(blocks, math.prod(trace.launches[0]["grid"]))
+    return stored * wanted / (ran or wanted) < 0.5 * y.numel()
+
+
+def _with_unwritten(report: Report, kernel: Runnable, problem: Problem, arena: Any) -> Report:
+    """Run all blocks without hooks; return the report with an error if some outputs are never written.
+
+    Such a kernel has a limit for its blocks and the tiles of each, and so stores few outputs in a short time. One
+    that stores all runs into the time limit, which says nothing.
+    """
+    from ..sim.launch import simulated
+
+    y = arena.tensors["y"]
+    where = torch.linspace(0, y.numel() - 1, _SPOTS, dtype=torch.float64).long()
+    _flat(y)[where] = NOT_STORED
+    try:
+        simulated(kernel.untraced(), problem, arena, time_limit=_BLOCKS_SECONDS)
+    except LaunchError:
+        return report
+    missing = where[_flat(y)[where] == NOT_STORED]
+    if not len(missing):
+        return report
+    name = problem.computation.names["y"]
+    symbol = problem.computation.symbol
+    index = tuple(_places_in(kernel.format.y, y.shape, missing[:1])[0].tolist())
+    text = (
+        f"{len(missing):,} of {len(where):,} outputs at equal distances are never written, the first at "
+        f"{symbol} = {index}: the blocks and the tiles of each are too few for {y.numel():,} outputs"
+    )
+    finding = Finding("never written", text, array=name, index=index)
+    return dataclasses.replace(report, findings=(*report.findings, finding))
 
 
 def _examine_whole(

@@ -15,6 +15,7 @@ from ..core.correctness.setting import Setting
 from ..core.errors import BuildError, ProblemError
 from ..core.kernel.runnable import Runnable
 from ..core.kernel.tunables import tunables
+from ..core.problem.computation import WEIGHT_GRADIENT
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 
@@ -40,6 +41,8 @@ _PROBLEMS = (
     ),
     ("N1 C40 H10 W9 K72 R3 S3 p1", "N1 C40 H10 W9 K72 R1 S1", "N1 C66 H10 W70 K66 R3 S3 p1 g66"),
 )
+# A kernel may have a block for each weight, so of a weight gradient the last one has fewer of them.
+_FEW_WEIGHTS = "N1 C40 H10 W9 K72 R1 S3 p0x1"
 _ASSERT = re.compile(r"\bstatic_assert\s*\(((?:[^;\"]|\"[^\"]*\")*)\)\s*;")
 _TEXT = re.compile(r"\"([^\"]*)\"")
 _NUMBER = r"(?<![\w.])(\d{1,4})(?![\w.])"
@@ -57,7 +60,10 @@ def tunable_trials(kernel: Runnable) -> Iterator[tuple[Problem, Setting]]:
     if not source or kernel.defines:
         return
     problems = []
-    for specs in _PROBLEMS:
+    lines = _PROBLEMS
+    if kernel.computes == WEIGHT_GRADIENT.name:
+        lines = (*_PROBLEMS[:-1], (_FEW_WEIGHTS, *_PROBLEMS[-1]))
+    for specs in lines:
         asked = (kernel.asked(named_problem(spec)) for spec in specs)
         problems += [each for each in asked if not kernel.unsupported(each)][:1]
     if not problems:

@@ -42,7 +42,7 @@ from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
 from .examine import examine, failed, simulated_seconds
-from .report import Report, Reports
+from .report import NOTHING_COMPARED, Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
 
@@ -68,8 +68,13 @@ _ROWS = 5_000
 _TERMS = 4_000
 # In a launch with more accesses than this, races are watched in a part of the blocks, or of each block.
 _MOST_WATCHED = 3_000_000
+# A run that starts more threads takes long on the simulator. Then a sample of the blocks runs, if it stores
+# outputs that can be compared. If it does not, all blocks run, up to the second number of threads.
+_MANY_THREADS = 4_000_000
+_MOST_THREADS = 8_000_000
 # A default check on the simulator leaves out problems with a larger tensor: they would take minutes.
 _SIM_ELEMENTS = 4_000_000
+_TOO_MANY_THREADS = "too many threads"
 # When crashes and hangs have taken this long, the rest of a set is left out.
 _FAULT_SECONDS = 30.0
 # A wait of the main thread ends this often, so that Ctrl-C is handled, in seconds.
@@ -393,6 +398,25 @@ class Checker:
                 return sampled
             twice = setting.twice and _may_vary(self.kernel)
             setting = replace(setting, twice=twice, most_watched=_MOST_WATCHED)
+        if setting.name:
+            return self._run_uncounted(problem, setting)
+        try:
+            return self._run_uncounted(problem, replace(setting, most_threads=_MANY_THREADS))
+        except LaunchError as error:
+            if error.kind != _TOO_MANY_THREADS:
+                raise
+        sample = self._sampled(problem, takes_long=True)
+        if sample is None or not sample.ok or sample.compared != NOTHING_COMPARED:
+            return sample or self._run_uncounted(problem, setting)
+        try:
+            return self._run_uncounted(problem, replace(setting, most_threads=_MOST_THREADS))
+        except LaunchError as error:
+            if error.kind != _TOO_MANY_THREADS:
+                raise
+        return sample
+
+    def _run_uncounted(self, problem: Problem, setting: Setting) -> Report:
+        """Check one problem without counts, which is faster, and then with them if it is incorrect."""
         quick = self.run(problem, replace(setting, counted=False))
         if quick.ok:
             return quick
@@ -400,11 +424,11 @@ class Checker:
         counted = self.run(problem, setting)
         return quick if counted.ok else counted
 
-    def _sampled(self, problem: Problem) -> Report | None:
+    def _sampled(self, problem: Problem, takes_long: bool = False) -> Report | None:
         """Return the report of a sample of the blocks, where that is enough; None if all should run."""
         try:
             with explained(self.kernel.name):
-                report = self.stricter.sampled(problem, self.seed)
+                report = self.stricter.sampled(problem, self.seed, takes_long)
         except ConvlabError as error:
             error.problem = problem
             raise

@@ -300,6 +300,7 @@ def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem]
         torch.cuda._sleep(_SLEEP_CYCLES)
     poisoned = output.poison(launch)
     launch.most_watched = setting.most_watched
+    launch.most_threads = setting.most_threads
     launch.counted = setting.counted
     setting.run(launch, earlier)
     if device.type == "cuda":

@@ -35,6 +35,8 @@ from ..show.table import Table
 
 # The kinds of findings that come from comparing y with the reference. Their texts need no heading.
 COMPARED = ("wrong result", "never written")
+# What a report has in `compared` if no reference was used.
+NOTHING_COMPARED = "nothing compared"
 # Kinds of findings that may differ from run to run, so that correct problems are so by chance.
 _NOT_REPEATABLE = {"race", "not repeatable", "wrong stream"}
 # At most this many failing or unsupported problems are listed; the others are counted.
@@ -205,7 +207,7 @@ class Report(Result):
     limit: float = math.nan
     wrong: int = 0
     unwritten: int = 0
-    compared: str = "nothing compared"
+    compared: str = NOTHING_COMPARED
     patterns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     setting: str = ""

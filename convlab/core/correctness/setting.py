@@ -52,6 +52,8 @@ class Setting:
     keeps_filter : whether w must keep its values after `conv2d_prepare`.
     most_watched : in a launch with more accesses than this, the simulator watches a part of the
         blocks for races and uninitialised reads; 0 means all of them. Bounds are always watched.
+    most_threads : a run that would start more threads than this on the simulator ends before that, with a
+        LaunchError of the kind "too many threads"; 0 means no limit.
     counted : whether the simulator counts the first run; without counts it is faster, finds the same
         errors, and also checks the indices of local arrays.
     gpu : the GPU that the simulator is; None means its default.
@@ -69,6 +71,7 @@ class Setting:
     fits_any: bool = False
     keeps_filter: bool = False
     most_watched: int = 0
+    most_threads: int = 0
     counted: bool = True
     gpu: Gpu | None = None
     tunables: tuple[tuple[str, int], ...] = ()

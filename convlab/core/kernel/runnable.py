@@ -56,10 +56,12 @@ class Launch:
     # small y, the line that stored each element last.
     launches: Sequence[Mapping[str, Any]] = ()
     # For the simulator: in a launch with more accesses than `most_watched` it watches only a part of
-    # the blocks for races (0: it watches all). Without its diagnostics it runs only that part, if
-    # no block depends on others. Did it do so in the last call?
+    # the blocks for races (0: it watches all). Did it do so in the last call?
     most_watched: int = 0
     watched_in_part: bool = False
+    # For the simulator: a call that would start more threads than this raises a LaunchError of the kind
+    # "too many threads" (0: no limit).
+    most_threads: int = 0
     # For the simulator: whether a call counts. If not, it is faster, `counters` is None, and `lines` is
     # empty.
     counted: bool = True

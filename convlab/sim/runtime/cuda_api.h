@@ -115,6 +115,11 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
         g_error = cudaErrorInvalidClusterSize;
         return;
     }
+    g_asked_threads += blocks * block.x * block.y * block.z;
+    if (g_most_threads && g_asked_threads > g_most_threads) {
+        write_report(text("too many threads\t%lu\n", g_asked_threads));
+        _exit(0);
+    }
     if (!g_code) find_code(uintptr_t(body));
     Issued issued = issue(stream, pc, "launch", true, grid, block);
     Launch launch;

@@ -40,6 +40,8 @@ void sim_set_device(const int64_t* numbers, const char* name) {
 const SimDevice* sim_device() { return &g_device; }
 // Limits for about how many accesses of a launch races are looked for; bounds are checked for all.
 void sim_watch(uint64_t accesses) { g_most_watched = accesses; }
+// The run ends before its launches start more threads than this.
+void sim_most_threads(uint64_t threads) { g_most_threads = threads; }
 void sim_schedule(unsigned number) { g_schedule = number; }
 // Looks for errors only: nothing is logged or counted.
 void sim_uncounted() { g_counts = false; }

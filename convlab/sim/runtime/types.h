@@ -331,6 +331,8 @@ bool g_trace = true, g_faulted = false;
 bool g_counts = true;                // with g_trace: are requests and operations counted?
 std::atomic<uint64_t> g_sampled{0};  // how many accesses the blocks of a sample have made
 uint64_t g_most_watched = 0;         // how many accesses of a launch are watched, about; 0: all
+uint64_t g_most_threads = 0;         // the run ends before its launches start more threads; 0: no limit
+uint64_t g_asked_threads = 0;        // how many threads the launches of this run have
 bool g_in_part = false;              // some earlier launch, or this one, was watched in part
 std::atomic<bool> g_cut{false};      // a block was watched only at its beginning
 std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed atomics or fences

@@ -208,7 +208,10 @@ struct Worker {
 
     // notes.h
     bool takes_notes() const;
-    void note(const char* operation, uintptr_t pc, const std::string& what = "");
+    void note(const char* operation, uintptr_t pc, const std::string& what);
+    void note(const char* operation, uintptr_t pc) {
+        if (__builtin_expect(g_record.on, 0)) note(operation, pc, {});
+    }
     void note_barrier(const char* operation, uintptr_t address, uintptr_t pc);
     std::string note_place(uintptr_t address) const;
     void record_note(const Site& s, const uint64_t* numbers, int lanes, unsigned mask);
