@@ -5,7 +5,8 @@
 
 `indigo`: FOLDER is that of HiRace's artifact of SC 2024, which has Indigo's CUDA kernels and graphs. `scor`: FOLDER
 is that of ScoR. Each file is compiled unchanged, and its ``main`` runs in two schedules: threads and blocks from the
-first to the last, and from the last to the first. No file is copied into the repository.
+first to the last, and from the last to the first. No file is copied into the repository. With ``--uncounted`` the
+simulator uses the build without counts, as the default check does.
 """
 
 from __future__ import annotations
@@ -67,7 +68,11 @@ class Outcome:
 
 
 def outcome(
-    path: Path, is_racy: bool, arguments: Sequence[str] = (), header: Path | None = None
+    path: Path,
+    is_racy: bool,
+    arguments: Sequence[str] = (),
+    header: Path | None = None,
+    counting: bool = True,
 ) -> Outcome:
     """Compile and run one file in two schedules; `header` is the local header that it includes."""
     text = path.read_text(errors="replace")
@@ -83,6 +88,7 @@ def outcome(
             Source("".join(parts), path.stem, path),
             [f"-I{path.parent}"],
             entry="sim_entry",
+            counting=counting,
         )
     except (BuildError, LaunchError) as error:
         return Outcome(path.stem, is_racy, "none", (f"not compiled: {str(error).splitlines()[0]}",))
@@ -98,6 +104,7 @@ def outcome(
                 source=path,
                 time_limit=SECONDS,
                 schedule=schedule,
+                counts=counting,
                 arguments=[],
                 shape=[1] * 6 + [0],
             ).findings
@@ -111,7 +118,9 @@ def outcome(
     return Outcome(path.stem, is_racy, found, tuple(dict.fromkeys(notes)))
 
 
-def indigo(folder: Path, graph: str, only: str = "") -> list[Outcome]:
+def indigo(
+    folder: Path, graph: str, only: str = "", counting: bool = True
+) -> list[Outcome]:
     """Run Indigo's kernels on one graph of HiRace's artifact."""
     root = folder / "indigo"
     given = [str(root / "input" / f"{graph}.egr"), str(THREADS), str(BLOCKS)]
@@ -119,17 +128,17 @@ def indigo(folder: Path, graph: str, only: str = "") -> list[Outcome]:
     header = root / "indigo_include" / "indigo_cuda.h"
 
     def one(path: Path) -> Outcome:
-        return outcome(path, bool(_BUG.search(path.stem)), given, header)
+        return outcome(path, bool(_BUG.search(path.stem)), given, header, counting)
 
     return _all(one, [path for path in paths if only in path.stem])
 
 
-def scor(folder: Path, only: str = "") -> list[Outcome]:
+def scor(folder: Path, only: str = "", counting: bool = True) -> list[Outcome]:
     """Run ScoR's microbenchmarks."""
     paths = sorted((folder / "microbenchmarks" / "src").glob("*.cu"))
 
     def one(path: Path) -> Outcome:
-        return outcome(path, path.stem.startswith("race_"))
+        return outcome(path, path.stem.startswith("race_"), counting=counting)
 
     return _all(one, [path for path in paths if only in path.stem])
 
@@ -191,6 +200,9 @@ def main() -> None:
         "--graph", default=GRAPH, help=f"a graph of HiRace's artifact (default: {GRAPH})"
     )
     parser.add_argument("--only", default="", help="run only files with this text in their names")
+    parser.add_argument(
+        "--uncounted", action="store_true", help="use the build without counts, as the default check does"
+    )
     parser.add_argument("--write", type=Path, help="a page with <!-- SUITE: begin -->")
     given = parser.parse_args()
     if given.write:
@@ -198,9 +210,9 @@ def main() -> None:
         pages.between(given.write, given.suite)
     folder = given.folder.resolve()
     if given.suite == "indigo":
-        outcomes = indigo(folder, given.graph, given.only)
+        outcomes = indigo(folder, given.graph, given.only, not given.uncounted)
     else:
-        outcomes = scor(folder, given.only)
+        outcomes = scor(folder, given.only, not given.uncounted)
     if not outcomes:
         raise SystemExit(f"{folder} has no files of this suite: give the folder of its repository")
     text = table(given.suite, outcomes)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 import convlab
+from convlab.core.correctness import check as checking
 from convlab.core.correctness.check import Checker
 from convlab.core.correctness.report import Report
+from convlab.core.errors import LaunchError
 from convlab.strict import sampled_blocks
 from convlab.strict.sampled_blocks import sampled
 from tests.strangers import PARTS, SOURCE
@@ -81,3 +83,52 @@ def test_a_grid_with_an_image_in_z_is_refused(all_take_long: None) -> None:
     report = checked(kernel)
     assert not report.ok
     assert any(finding.kind == "refused launch" for finding in report.findings), report
+
+
+@pytest.fixture
+def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs of more than some hundred blocks be samples."""
+    monkeypatch.setattr(checking, "_MANY_THREADS", 130_000)
+    monkeypatch.setattr(checking, "_MOST_THREADS", 200_000)
+
+
+# 640 blocks of 256 threads.
+BLOCKS = convlab.problem("N2 C2 H40 W64 K32 R1 S1")
+IN_PARTS = {
+    "header": "// atomics: yes",
+    "host": "cudaMemsetAsync(y, 0, sizeof(float) * total, stream); total *= 2;",
+    "first": "total *= 2; long long half = idx >= total / 2; if (idx < total) idx -= half * (total / 2);",
+    "last": "atomicAdd(&out[idx], sum / 2); return;",
+}
+
+
+def test_a_run_of_very_many_threads_is_a_sample(few_threads: None) -> None:
+    report = checked(spoilt(), BLOCKS)
+    assert report.ok and report.unwatched == "only a sample of blocks ran"
+    assert "outputs of 512 blocks" in report.compared
+    assert not checked(spoilt(last="if (idx % 7 == 6) sum += 1;"), BLOCKS).ok
+
+
+def test_a_sample_without_the_last_output_is_not_enough(few_threads: None) -> None:
+    report = checked(spoilt(first="total -= 1000;"), BLOCKS)
+    assert not report.ok and report.unwritten == 1000
+
+
+def test_outputs_that_several_blocks_add_to_run_whole_or_are_not_compared(few_threads: None) -> None:
+    few = convlab.problem("N2 C2 H20 W64 K28 R1 S1")
+    whole = checked(spoilt(**IN_PARTS), few)
+    assert whole.ok and not whole.unwatched
+    bounds = checked(spoilt(**IN_PARTS), BLOCKS)
+    assert bounds.ok and "only the bounds of a sample" in bounds.unwatched
+
+
+def test_a_run_ends_before_it_starts_too_many_threads() -> None:
+    kernel = spoilt()
+    x, w, _ = convlab.core.correctness.reference.inputs(BLOCKS)
+    launch = kernel.prepare(BLOCKS, x, w)
+    launch.most_threads = 100_000
+    with pytest.raises(LaunchError, match="starts 163,840 threads") as caught:
+        launch()
+    assert caught.value.kind == "too many threads"
+    launch.most_threads = 163_840
+    launch()

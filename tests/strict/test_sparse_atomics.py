@@ -1,4 +1,4 @@
-"""A sample of blocks adds a part of each sum: such outputs are not compared."""
+"""A sample of the blocks on a tensor of over 2^31 elements: which outputs are compared, and which are never written."""
 
 from functools import partial
 
@@ -24,3 +24,21 @@ def test_outputs_that_blocks_add_to_are_not_compared_in_a_sample() -> None:
     report = checker.attempt(partial(checker.run, setting=SPARSE), problem, SPARSE)
     assert not isinstance(report, str) and report.ok, report
     assert "bounds" in report.unwatched
+
+
+# 1024 blocks take at most 512 tiles each, so of a large output most elements are never written.
+CAPPED = {
+    "host": "conv_kernel<<<total > 1024 * 256 ? 1024 : unsigned((total + 255) / 256), 256, 0, stream>>>("
+    "x, filt, bias, y, d, workspace); total = 0;",
+    "first": "long long stride = gridDim.x * 256LL; for (int tile = 0; tile < 512 && idx < total; ++tile, idx += stride) {"
+    "long long q0 = idx % d.Q, p0 = idx / d.Q % d.P; out[idx] = in[p0 * d.W + q0] * filt[0]; } return;",
+}
+
+
+def test_outputs_that_no_block_takes_are_found() -> None:
+    kernel = convlab.compile(SOURCE % (PARTS | CAPPED), name="capped", engine="sim")
+    checker = Checker.of(kernel, 0, False)
+    problem = next(each for each in sparse_problems(kernel) if each.H == 65_600)
+    report = checker.attempt(partial(checker.run, setting=SPARSE), problem, SPARSE)
+    assert not isinstance(report, str) and not report.ok
+    assert report.findings[0].kind == "never written", report

@@ -35,7 +35,7 @@ from ..show.table import Table
 
 # The kinds of findings that come from comparing y with the reference. Their texts need no heading.
 COMPARED = ("wrong result", "never written")
-# What a report has in `compared` if no reference was used.
+# What `compared` has if no reference was used.
 NOTHING_COMPARED = "nothing compared"
 # Kinds of findings that may differ from run to run, so that correct problems are so by chance.
 _NOT_REPEATABLE = {"race", "not repeatable", "wrong stream"}
