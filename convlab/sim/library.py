@@ -58,16 +58,20 @@ FLAGS = [
 ]
 # Builds that find errors, but count nothing. Hooks of basic blocks and functions are only for counts. Here g++ may
 # optimize more, and it checks the indices of local arrays and tables (-fsanitize=bounds): then it merges fewer loads
-# than nvcc does, and the counts would differ. What could move an access to another place, or merge several into
-# one vector, is off.
+# than nvcc does, and the counts would differ. What could move an access to another place or line, or merge
+# several into one, is off. So are tail calls: a hook finds its line by its return address.
 _UNCOUNTED_FLAGS = [
     *(flag for flag in FLAGS if flag not in ("-O1", "-fsanitize-coverage=trace-pc")),
     "-O2",
     "-fno-code-hoisting",
+    "-fno-crossjumping",
     "-fno-gcse",
+    "-fno-ipa-icf",
+    "-fno-optimize-sibling-calls",
     "-fno-strict-aliasing",
     "-fno-tree-pre",
     "-fno-tree-slp-vectorize",
+    "-fno-tree-tail-merge",
     "-fno-tree-vectorize",
     "-fsanitize=bounds",
     "--param=tsan-instrument-func-entry-exit=0",

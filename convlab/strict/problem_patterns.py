@@ -201,6 +201,8 @@ def _facts(p: Problem) -> dict[str, bool]:
         facts[f"{name} is not 0"] = numbers[name] != 0
     for one, other in map(str.split, _PAIRS):
         facts[f"{one} is not {other}"] = numbers[one] != numbers[other]
+    # Kernels divide by a stride with shifts and masks.
+    facts["a stride is not a power of two"] = any(each & (each - 1) for each in p.stride)
     facts["R is not 3 or S is not 3"] = (p.R, p.S) != (3, 3)
     for name in ("P", "Q", "K", "C", "P*Q", "N*P*Q", "C/groups*R*S"):
         for tile in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128):

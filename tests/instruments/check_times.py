@@ -1,10 +1,14 @@
-"""Measure the time of the default check on the simulator, for each rung.
+"""Measure the time of the default check, for each rung.
 
     python -m tests.instruments.check_times [RUNG...] [--cold]
+    python -m tests.instruments.check_times [RUNG...] --engine cuda
 
-Prints a Markdown table: the seconds that you wait, and the seconds that all processes of the check compute
-(user and system time, on all cores). On a busy machine only the second column has a meaning; on two idle cores
-the first one is about half of it. Builds are in the cache, unless you give --cold.
+Prints a Markdown table. On the simulator: the seconds that you wait, and the seconds that all processes of the check
+compute (user and system time, on all cores). On a busy machine only the second column has a meaning; on two idle
+cores the first one is about half of it. Builds are in the cache, unless you give --cold.
+
+On a GPU: the seconds of three checks in one process. The first one starts the worker process, and has no simulator
+beside it. The second one has, and the third one has again.
 """
 
 from __future__ import annotations
@@ -51,13 +55,45 @@ def check(rung: str) -> tuple[float, float, str]:
     return waited, computed() - before, lines[0] if lines else f"exit status {done.returncode}"
 
 
+# What a process does on a GPU: three checks of one rung.
+_ON_GPU = """
+import sys, time, convlab
+kernel = convlab.load(sys.argv[1])
+times = []
+for simulate in (False, True, True):
+    started = time.perf_counter()
+    result = convlab.check(kernel, progress=False, simulate=simulate)
+    times.append(f"{time.perf_counter() - started:.1f}")
+print(*times, sep=" | ", end=" | ")
+print(result.sentence.splitlines()[0])
+"""
+
+
+def on_gpu(rungs: list[str]) -> None:
+    """Print the table for a GPU."""
+    print("| rung | first check | with the simulator | again | result |\n|---|---:|---:|---:|---|")
+    for rung in rungs:
+        convlab.load(rung).build()
+        build(rung)
+        command = [sys.executable, "-c", _ON_GPU, rung]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        line = (done.stdout or done.stderr).splitlines()
+        print(f"| {rung} | {line[-1] if line else done.returncode} |", flush=True)
+
+
 def main(arguments: list[str]) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("rungs", nargs="*", help="names of kernels (default: all)")
     parser.add_argument("--cold", action="store_true", help="with an empty cache for each rung")
+    parser.add_argument("--engine", choices=("sim", "cuda"), default="sim")
     given = parser.parse_args(arguments)
+    if given.cold and given.engine == "cuda":
+        parser.error("--cold is for the simulator: on a GPU the builds are in the cache")
     rungs = given.rungs or [path.stem for path in catalog.catalog()]
+    if given.engine == "cuda":
+        on_gpu(rungs)
+        return 0
     print("| rung | seconds | computed seconds | limit | result |\n|---|---:|---:|---:|---|")
     for rung in rungs:
         if given.cold:
