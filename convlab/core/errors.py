@@ -145,5 +145,9 @@ class LaunchError(ConvlabError, RuntimeError):
         return "\n  ".join([super().__str__(), f"try: {fault(self.kind).advice}", page])
 
 
+class TooManyThreads(LaunchError):
+    """A simulated run ended because it would start more threads than its limit, `Launch.most_threads`."""
+
+
 class WrongResult(ConvlabError, AssertionError):
     """A kernel's output is incorrect: raised by ``check(..., raises=True)``."""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import torch
 
-from ..core.errors import LaunchError
+from ..core.errors import LaunchError, TooManyThreads
 from ..core.faults import MOST_WORKSPACE
 from ..core.kernel import abi
 from ..core.machine import child, interrupt
@@ -183,8 +183,8 @@ def simulate(
           checked. With `sample`, after so many accesses only two blocks of a launch run, and only some
           launches. ``Trace.watched_in_part`` says whether that happened. The counts are then
           incomplete.
-        - most_threads: the run ends before its launches start more threads than this, with an error of the
-          kind "too many threads"; 0 (the default) is no limit.
+        - most_threads: the run ends before its launches start more threads than this, with
+          TooManyThreads; 0 (the default) is no limit.
         - counts: False looks for errors only, and counts nothing, which is faster. With `watch` and
           schedule 0, a block with very many accesses is then watched only up to a barrier, or until
           an mbarrier completes a phase. It has no effect with `sample`.
@@ -301,7 +301,7 @@ def _failure(
         return error
     if result.threads_asked:
         text = f"{label} starts {result.threads_asked:,} threads, more than the limit of this run"
-        return LaunchError(text, kind="too many threads")
+        return TooManyThreads(text)
     if result.missing:
         return _not_run(label, result.missing)
     if result.error is not None:

@@ -27,6 +27,7 @@ from ..errors import (
     ConvlabError,
     LaunchError,
     ProblemError,
+    TooManyThreads,
     UnsupportedError,
     WrongResult,
 )
@@ -75,7 +76,6 @@ _MANY_THREADS = 4_000_000
 _MOST_THREADS = 24_000_000
 # A default check on the simulator leaves out problems with a larger tensor: they would take minutes.
 _SIM_ELEMENTS = 4_000_000
-_TOO_MANY_THREADS = "too many threads"
 # When crashes and hangs have taken this long, the rest of a set is left out.
 _FAULT_SECONDS = 30.0
 # A wait of the main thread ends this often, so that Ctrl-C is handled, in seconds.
@@ -402,7 +402,8 @@ class Checker:
         if setting.name:
             return self._run_uncounted(problem, setting)
         sample = None
-        if "conv2d_workspace" not in (self.kernel.source or ""):
+        has_workspace = "conv2d_workspace" in (self.kernel.source or "")
+        if not has_workspace:
             report = self._run_threads(_MANY_THREADS, problem, setting)
             if report is not None:
                 return report
@@ -419,10 +420,8 @@ class Checker:
         """Check one problem, unless a run would start more than `most` threads: then return None."""
         try:
             return self._run_uncounted(problem, replace(setting, most_threads=most))
-        except LaunchError as error:
-            if error.kind != _TOO_MANY_THREADS:
-                raise
-        return None
+        except TooManyThreads:
+            return None
 
     def _run_uncounted(self, problem: Problem, setting: Setting) -> Report:
         """Check one problem without counts, which is faster, and then with them if it is incorrect."""

@@ -53,7 +53,7 @@ class Setting:
     most_watched : in a launch with more accesses than this, the simulator watches a part of the
         blocks for races and uninitialised reads; 0 means all of them. Bounds are always watched.
     most_threads : a run that would start more threads than this on the simulator ends before that, with a
-        LaunchError of the kind "too many threads"; 0 means no limit.
+        TooManyThreads; 0 means no limit.
     counted : whether the simulator counts the first run; without counts it is faster, finds the same
         errors, and also checks the indices of local arrays.
     gpu : the GPU that the simulator is; None means its default.

@@ -59,8 +59,7 @@ class Launch:
     # the blocks for races (0: it watches all). Did it do so in the last call?
     most_watched: int = 0
     watched_in_part: bool = False
-    # For the simulator: a call that would start more threads than this raises a LaunchError of the kind
-    # "too many threads" (0: no limit).
+    # For the simulator: a call that would start more threads than this raises TooManyThreads (0: no limit).
     most_threads: int = 0
     # For the simulator: whether a call counts. If not, it is faster, `counters` is None, and `lines` is
     # empty.
