@@ -27,6 +27,7 @@ from .sparse import (
     BLOCKS_ACCESSES,
     MANY_BLOCKS,
     NOT_STORED,
+    OF_THE_RUN,
     WIDE,
     arena_for,
     compared_blocks,
@@ -65,8 +66,6 @@ _COSTLY = 500_000
 _OPERATIONS_OF_AN_ACCESS = 32
 # The time limit of a sample, in seconds. After it, all blocks run.
 _SECONDS = 20.0
-# What these errors say is about the sample, not about the kernel.
-_OF_THE_SAMPLE = ("", "endless loop", "out of time", "not simulated", "too little workspace")
 
 
 def sampled(
@@ -79,14 +78,16 @@ def sampled(
     """
     if not (takes_long or _takes_long(kernel, problem)) or problem.bias or problem.relu:
         return None
+    if problem.name in _LARGE and not _is_nchw(kernel):
+        return None
     blocks = MANY_BLOCKS if takes_long else BLOCKS
     arena, _ = arena_for(kernel, problem, torch.Generator().manual_seed(seed))
     arena.tensors["y"].fill_(NOT_STORED)
     trace = _run_sample(kernel, problem, arena, seed, DEFAULT_GPU, blocks)
-    if trace is not None and not _reaches_limit(trace, kernel, problem, arena):
+    if trace is not None and not _reaches_limit(trace, problem, arena):
         # Some block has the last image or group. With more SMs than tiles it is the last block, which is in the sample.
         trace = _run_sample(kernel, problem, arena, seed, WIDE, blocks)
-    if trace is None or not _reaches_limit(trace, kernel, problem, arena):
+    if trace is None or not _reaches_limit(trace, problem, arena):
         return None
     report = compared_blocks(ONCE, kernel, problem, arena, trace, blocks)
     return dataclasses.replace(
@@ -110,7 +111,7 @@ def _run_sample(
     try:
         return simulated(kernel, problem, arena, **options)
     except LaunchError as error:
-        if error.kind in _OF_THE_SAMPLE or gpu != DEFAULT_GPU:
+        if error.kind in OF_THE_RUN or gpu != DEFAULT_GPU:
             return None
         raise
 
@@ -120,8 +121,6 @@ def _takes_long(kernel: Runnable, problem: Problem) -> bool:
     if problem.name not in _LARGE or problem != kernel.asked(named_problem(problem.name)):
         return False
     if not kernel.counts or not kernel.source or kernel.unsupported(problem):
-        return False
-    if not _is_nchw(kernel):
         return False
     few = dataclasses.replace(problem, name="", **dict.fromkeys(_LARGE[problem.name].fields, _FEW))
     if kernel.unsupported(few):
@@ -144,10 +143,10 @@ def _is_nchw(kernel: Runnable) -> bool:
     return all(order == tuple(sorted(order)) for order in orders)
 
 
-def _reaches_limit(trace: Any, kernel: Runnable, problem: Problem, arena: Any) -> bool:
+def _reaches_limit(trace: Any, problem: Problem, arena: Any) -> bool:
     """Return whether a sample accesses what only a large problem has: see `_LARGE`, or else the last output."""
     if problem.name in _LARGE:
-        return _is_nchw(kernel) and _passes_limit(trace, problem, arena)
+        return _passes_limit(trace, problem, arena)
     return reaches_end(trace, problem.computation.names["y"], arena.tensors["y"])
 
 

@@ -152,7 +152,7 @@ def _applies(setting: Setting, kernel: Runnable, problem: Problem) -> bool:
     source = kernel.source or ""
     offsets = setting.offsets
     if offsets.workspace:
-        return "conv2d_workspace" in source or "conv2d_plan" in source
+        return kernel.has_workspace or "conv2d_plan" in source
     if offsets.bias and not problem.bias:
         return False
     # A tensor begins at a multiple of its element size.
@@ -186,8 +186,7 @@ def workspace_trials(
 
     `hosts` are small problems on which the kernel is correct.
     """
-    has_workspace = "conv2d_workspace" in (kernel.source or "")
-    if not has_workspace:
+    if not kernel.has_workspace:
         return []
     chunked = _supported(kernel, map(named_problem, _CHUNKED))
     few_pixels = _supported(kernel, map(named_problem, _FEW_PIXELS))[:1]

@@ -8,7 +8,8 @@ simulator, where memory that is never accessed takes no space.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +125,10 @@ _SPOTS = 1000
 _SHORT = 16
 # At most this many outputs are compared.
 _COMPARED = 20_000
+# Errors of a run that say nothing about the kernel here: it takes long, or needs more workspace than there is. The
+# others have no kind, or name what the simulator lacks.
+_OF_ITS_LIMITS = ("endless loop", "out of time", "too little workspace")
+OF_THE_RUN = ("", "not simulated", *_OF_ITS_LIMITS)
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,17 @@ def sparse_problems(kernel: Runnable) -> list[Problem]:
     return problems
 
 
+@contextmanager
+def _limits_say_nothing() -> Iterator[None]:
+    """Take the kind from an error that means that the kernel takes long, or needs more workspace."""
+    try:
+        yield
+    except LaunchError as error:
+        if error.kind in _OF_ITS_LIMITS:
+            error.kind = ""
+        raise
+
+
 def _is_plane(problem: Problem) -> bool:
     """Return whether a problem is one of `_PLANES`, of which a kernel runs all blocks."""
     return (problem.C, problem.H) in _PLANES
@@ -211,12 +227,8 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
     x[:, :, rows[:, None], columns] = values.to(x.dtype)
     w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
     y.fill_(math.nan)
-    try:
+    with _limits_say_nothing():
         simulated(kernel, problem, arena, time_limit=_SECONDS)
-    except LaunchError as error:
-        if error.kind in ("endless loop", "out of time", "too little workspace"):
-            error.kind = ""
-        raise
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
     expected = Reference(problem, (x, w, None), seed)
     compared = OutputComparison(expected, y, bound, poisoned=False)
@@ -248,18 +260,17 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
         )
 
     try:
-        trace = _run_in_pieces(run, kernel, problem)
-        for name in set(large) & {"x", "w"}:
-            for part in _accessed(trace, names[name], arena.tensors[name]):
-                part.normal_(generator=random)
-                if name == "w":
-                    part.div_(math.sqrt(problem.terms))
-        for part in _accessed(trace, names["y"], arena.tensors["y"]):
-            part.fill_(NOT_STORED)
-        trace = run(kernel)
+        with _limits_say_nothing():
+            trace = _run_in_pieces(run, kernel, problem)
+            for name in set(large) & {"x", "w"}:
+                for part in _accessed(trace, names[name], arena.tensors[name]):
+                    part.normal_(generator=random)
+                    if name == "w":
+                        part.div_(math.sqrt(problem.terms))
+            for part in _accessed(trace, names["y"], arena.tensors["y"]):
+                part.fill_(NOT_STORED)
+            trace = run(kernel)
     except LaunchError as error:
-        if error.kind in ("endless loop", "out of time", "too little workspace"):
-            error.kind = ""
         refused = any(finding.kind == "refused launch" for finding in error.findings)
         if refused and not error.kind and problem.N > _MOST_BLOCKS:
             # Nothing but the number of images is large, and no header excludes it.
@@ -385,8 +396,10 @@ def _with_unwritten(report: Report, kernel: Runnable, problem: Problem, arena: A
     _flat(y)[where] = NOT_STORED
     try:
         simulated(kernel.untraced(), problem, arena, time_limit=_BLOCKS_SECONDS)
-    except LaunchError:
-        return report
+    except LaunchError as error:
+        if error.kind in OF_THE_RUN:
+            return report
+        raise
     missing = where[_flat(y)[where] == NOT_STORED]
     if not len(missing):
         return report
@@ -410,12 +423,8 @@ def _examine_whole(
     x, w, y = (arena.tensors[name] for name in ("x", "w", "y"))
     x.normal_(generator=torch.Generator().manual_seed(seed))
     y.fill_(math.nan)
-    try:
+    with _limits_say_nothing():
         simulated(kernel.untraced(), problem, arena, time_limit=_WHOLE_SECONDS, gpu=WIDE)
-    except LaunchError as error:
-        if error.kind in ("endless loop", "out of time", "too little workspace"):
-            error.kind = ""
-        raise
     bound = reference.tolerance(kernel.precision, problem.terms)
     compared = OutputComparison(Reference(problem, (x, w, None), seed), y, bound, poisoned=True)
     return compared_once(kernel, problem, setting, compared)
@@ -426,13 +435,12 @@ def _run_in_pieces(run: Callable[[Runnable], Any], kernel: Runnable, problem: Pr
 
     Not where the sums are long: there it would take seconds, and other problems show the same.
     """
-    has_workspace = "conv2d_workspace" in (kernel.source or "")
-    if not has_workspace or problem in map(named_problem, _IN_PARTS):
+    if not kernel.has_workspace or problem in map(named_problem, _IN_PARTS):
         return run(kernel)
     try:
         return run(kernel.limited(_LITTLE_WORKSPACE))
     except LaunchError as error:
-        if error.kind not in ("too little workspace", "out of time", "endless loop"):
+        if error.kind not in _OF_ITS_LIMITS:
             raise
         return run(kernel)
 

@@ -106,7 +106,17 @@ def test_a_run_of_very_many_threads_is_a_sample(few_threads: None) -> None:
     report = checked(spoilt(), BLOCKS)
     assert report.ok and report.unwatched == "only a sample of blocks ran"
     assert "outputs of 512 blocks" in report.compared
-    assert not checked(spoilt(last="if (idx % 7 == 6) sum += 1;"), BLOCKS).ok
+    incorrect = checked(spoilt(last="if (idx % 7 == 6) sum += 1;"), BLOCKS)
+    assert not incorrect.ok and "outputs that a sample of blocks stored" in incorrect.findings[0].text
+
+
+def test_the_tensors_of_a_large_problem_must_be_nchw(
+    all_take_long: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_blocks, "_run_sample", None)
+    kernel = spoilt(header="// tensors: y f32 NHWC")
+    assert not kernel.unsupported(HEIGHT)
+    assert sampled(kernel, HEIGHT, 0, takes_long=True) is None
 
 
 def test_a_sample_without_the_last_output_is_not_enough(few_threads: None) -> None:

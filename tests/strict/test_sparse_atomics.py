@@ -42,3 +42,13 @@ def test_outputs_that_no_block_takes_are_found() -> None:
     report = checker.attempt(partial(checker.run, setting=SPARSE), problem, SPARSE)
     assert not isinstance(report, str) and not report.ok
     assert report.findings[0].kind == "never written", report
+
+
+def test_a_crash_of_a_block_that_is_not_in_the_sample_is_an_error() -> None:
+    crash = {"first": "if (blockIdx.x == 17) out = nullptr; " + CAPPED["first"]}
+    kernel = convlab.compile(SOURCE % (PARTS | CAPPED | crash), name="crash", engine="sim")
+    checker = Checker.of(kernel, 0, False)
+    problem = next(each for each in sparse_problems(kernel) if each.H == 65_600)
+    report = checker.attempt(partial(checker.run, setting=SPARSE), problem, SPARSE)
+    assert not isinstance(report, str) and report.outcome == "incorrect"
+    assert report.fault, report

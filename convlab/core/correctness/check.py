@@ -7,7 +7,6 @@ stream and, with the room ``isolate``, in a worker process: a crash there does n
 """
 
 import errno
-import gc
 import math
 import re
 import sys
@@ -401,20 +400,17 @@ class Checker:
             setting = replace(setting, twice=twice, most_watched=_MOST_WATCHED)
         if setting.name:
             return self._run_uncounted(problem, setting)
-        sample = None
-        has_workspace = "conv2d_workspace" in (self.kernel.source or "")
-        if not has_workspace:
-            report = self._run_threads(_MANY_THREADS, problem, setting)
-            if report is not None:
-                return report
-            sample = self._sampled(problem, takes_long=True)
-            if sample is None or not sample.ok or sample.compared != NOTHING_COMPARED:
-                return sample or self._run_uncounted(problem, setting)
-        report = self._run_threads(_MOST_THREADS, problem, setting)
-        if report is not None:
-            return report
-        sample = sample or self._sampled(problem, takes_long=True)
-        return sample or self._run_uncounted(problem, setting)
+        most = _MOST_THREADS if self.kernel.has_workspace else _MANY_THREADS
+        whole = self._run_threads(most, problem, setting)
+        if whole is not None:
+            return whole
+        # A report is false if it is incorrect: compare with None.
+        sample = self._sampled(problem, takes_long=True)
+        if sample is None:
+            return self._run_uncounted(problem, setting)
+        if sample.ok and sample.compared == NOTHING_COMPARED and most < _MOST_THREADS:
+            whole = self._run_threads(_MOST_THREADS, problem, setting)
+        return sample if whole is None else whole
 
     def _run_threads(self, most: int, problem: Problem, setting: Setting) -> Report | None:
         """Check one problem, unless a run would start more than `most` threads: then return None."""
@@ -536,28 +532,14 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     if too_large:
         labels = ", ".join(problem.label for problem in too_large)
         notes += (f"not run: {labels}, too large for the simulator",)
-    with _old_objects_ignored():
-        reports = _check_set(checker, checker.run_briefly, needed + generated, notes)
-        for trials in checker.stricter.trials(reports.reports) if reports.ok else ():
-            reports = _check_settings(checker, reports, trials)
-            if not reports.ok:
-                break
+    reports = _check_set(checker, checker.run_briefly, needed + generated, notes)
+    for trials in checker.stricter.trials(reports.reports) if reports.ok else ():
+        reports = _check_settings(checker, reports, trials)
+        if not reports.ok:
+            break
     if kernel.source:
         reports = _with_largest(reports)
     return reports
-
-
-@contextmanager
-def _old_objects_ignored() -> Iterator[None]:
-    """Let the garbage collector skip the objects that exist now: torch's modules have very many.
-
-    A check makes so many objects that Python would search all of them again and again.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _with_largest(reports: Reports) -> Reports:

@@ -189,6 +189,11 @@ class Runnable:
         """Whether a launch counts memory traffic; if True, its time has no meaning."""
         return self.runs_on is not None and self.runs_on.counts
 
+    @property
+    def has_workspace(self) -> bool:
+        """Whether its source has an entry point that requests a workspace."""
+        return "conv2d_workspace" in (self.source or "")
+
     def build(self) -> Build | None:
         """Compile the kernel; return None if there is nothing to compile."""
         return None
