@@ -146,7 +146,7 @@ def _written_by(request: dict) -> list[tuple[int, bytes]] | None:
 
     Calls for other problems also exchange inputs. Such a request is run once, with blocks in order.
     """
-    if request.get("serial") or request.get("earlier") or request.get("beside"):
+    if any(request.get(key) for key in ("serial", "earlier", "beside", "again")):
         return None
     tensors = [
         where
@@ -232,7 +232,13 @@ def _run(request: dict, report: int) -> None:
         if workspace_bytes > limit:
             return
         shift = request.get("workspace_shift", 0)
-        error = _convolve(entry, workspace_bytes, runtime, shift, *tensors.values())
+        error = None
+        if request.get("again"):
+            error = _convolve(entry, workspace_bytes, runtime, shift, *tensors.values())
+            runtime.sim_follows()
+        if not error:
+            again = bool(request.get("again"))
+            error = _convolve(entry, workspace_bytes, runtime, shift, *tensors.values(), is_prepared=again)
     if not error and (code := runtime.cudaPeekAtLastError()):
         error = runtime.cudaGetErrorString(code).decode()
         # conv2d did not return this error.
@@ -385,11 +391,21 @@ def _store(address: int, numbers: bytes, is_constant: bool) -> None:
 
 
 def _convolve(
-    entry, workspace_bytes: int, runtime, shift: int, x, w, bias, y, stream: int = _STREAM
+    entry,
+    workspace_bytes: int,
+    runtime,
+    shift: int,
+    x,
+    w,
+    bias,
+    y,
+    stream: int = _STREAM,
+    is_prepared: bool = False,
 ) -> str | None:
     """Call the kernel's entry points; return the text of an error, or None.
 
-    The workspace and the plan begin `shift` bytes after the start of a page. As on a GPU, `conv2d` is not
+    The workspace and the plan begin `shift` bytes after the start of a page. `is_prepared` says that the plan
+    has its contents from an earlier call. As on a GPU, `conv2d` is not
     called for a y without elements, whose address is None.
     """
     plan = _own_buffer(runtime, b"plan", entry.plan(), shift)
@@ -398,7 +414,8 @@ def _convolve(
     # Host code runs from here on. It may not access device memory.
     runtime.sim_host(c_void_p(stream))
     if plan:
-        error = entry.prepare(w, plan, stream)
+        if not is_prepared:
+            error = entry.prepare(w, plan, stream)
         # The caller may free the filter before it calls conv2d with the plan.
         runtime.sim_hide(c_void_p(w), 1)
     runtime.sim_null(f"; {_null_arguments(bias, workspace_bytes)}".encode())

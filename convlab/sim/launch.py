@@ -59,6 +59,7 @@ class SimLaunch(Launch):
         self._runs = 0
         self._earlier: list[tuple[list[int], dict[str, int]]] = []
         self._beside = False
+        self._again = False
         self.launches: list[dict[str, object]] = []
         names = ("x", "w", "bias")
         tensors = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
@@ -94,6 +95,7 @@ class SimLaunch(Launch):
                 schedule=schedule,
                 earlier=self._earlier,
                 beside=self._beside,
+                again=self._again,
                 watch=self.most_watched,
                 most_threads=self.most_threads,
                 counts=self.counted,
@@ -141,6 +143,14 @@ class SimLaunch(Launch):
             self()
         finally:
             self._beside = False
+
+    def call_again(self) -> None:
+        """Call the kernel twice on one stream, one call directly after the other."""
+        self._again = True
+        try:
+            self()
+        finally:
+            self._again = False
 
     @property
     def workspace_bytes(self) -> int:

@@ -178,6 +178,9 @@ def simulate(
         - beside: True first calls the kernel for the same inputs on another stream, which nothing
           joins with the main one. That call has its own output, workspace and plan. Other memory
           that both calls access, and one writes, is a race.
+        - again: True calls the kernel twice on one stream, with nothing between the two calls. The first
+          kernel of the second call may then start before the first call's last kernel has ended, if both
+          use programmatic dependent launch.
         - watch: of a launch with more accesses than this, only a part of the blocks is watched for
           races and uninitialised reads; 0 (the default) watches all blocks. Bounds are always
           checked. With `sample`, after so many accesses only two blocks of a launch run, and only some

@@ -23,6 +23,11 @@ from ..core.problem.problem import Problem
 
 # Matches a `__device__` variable of the file.
 _VARIABLE = re.compile(r"^\s*(static\s+)?__device__\s+[\w\s*]+\w(\[[^\]]*\])*\s*(=[^;]*)?;", re.M)
+# Matches what lets a kernel start before the one before it has ended.
+_DEPENDENT = re.compile(
+    r"\blaunch_dependent\b|\bcudaLaunchAttributeProgrammaticStreamSerialization\b|"
+    r"\bprogrammaticStreamSerializationAllowed\b"
+)
 # Bytes of shared memory that a block may use unless the kernel opts in to more.
 SHARED_BYTES = 48 << 10
 
@@ -68,6 +73,26 @@ class TwoStreams(Setting):
 
 
 @dataclass(frozen=True)
+class BackToBack(Setting):
+    """Run a problem directly after another call on the same stream, with the same workspace.
+
+    With programmatic dependent launch, the first kernel of a call may start before the last kernel of the call
+    before it has ended. So it may not overwrite the workspace before it has waited. The simulator reports a
+    race. On a GPU the first call has other data, and the result must not change.
+    """
+
+    name: str = "back_to_back"
+    words: str = "directly after another call on the same stream"
+
+    def run(self, launch: Launch, earlier: Sequence[Problem]) -> None:
+        """Run a launch directly after a call for the same problem."""
+        if launch.own_process:
+            launch.call_again()
+        else:
+            call_again(launch)
+
+
+@dataclass(frozen=True)
 class LeastWorkspace(AfterOthers):
     """Run a problem with the least workspace that the kernel needs, then once more after a call.
 
@@ -86,6 +111,11 @@ class LeastWorkspace(AfterOthers):
 def has_variables(kernel: Runnable) -> bool:
     """Return whether a kernel keeps numbers on the GPU from call to call, such as a count of blocks."""
     return bool(_VARIABLE.search(kernel.source or ""))
+
+
+def starts_early(kernel: Runnable) -> bool:
+    """Return whether a kernel uses programmatic dependent launch."""
+    return bool(_DEPENDENT.search(kernel.source or ""))
 
 
 def smallest(kernel: Runnable, problem: Problem) -> list[Problem]:
@@ -186,6 +216,17 @@ def call_beside(launch: Launch) -> None:
     with torch.cuda.stream(stream):
         other()
     torch.cuda.current_stream().wait_stream(stream)
+
+
+def call_again(launch: Launch) -> None:
+    """Call the launch's runnable for other data in the same workspace, and then directly the launch."""
+    negated = tuple(None if tensor is None else -tensor for tensor in launch.inputs)
+    other = launch.runnable.prepare(launch.problem, *negated)
+    other.workspace = launch.workspace
+    if launch.runnable.device.type == "cuda":
+        torch.cuda.synchronize(launch.runnable.device)
+    other()
+    launch()
 
 
 def _call_other(

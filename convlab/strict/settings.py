@@ -21,7 +21,15 @@ from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
-from .after_others import SHARED_BYTES, AfterOthers, LeastWorkspace, TwoStreams, has_variables
+from .after_others import (
+    SHARED_BYTES,
+    AfterOthers,
+    BackToBack,
+    LeastWorkspace,
+    TwoStreams,
+    has_variables,
+    starts_early,
+)
 from .other_gpus import OTHER_GPUS
 from .sparse import SPARSE
 from .unusual_data import (
@@ -76,6 +84,7 @@ SETTINGS = (
     Overflowing(),
     *ALONE,
     TwoStreams(),
+    BackToBack(),
     OFFSET,
     ALL_OFFSET,
     AFTER_OTHERS,
@@ -147,6 +156,8 @@ def _applies(setting: Setting, kernel: Runnable, problem: Problem) -> bool:
     """Return whether a setting may show something for a kernel and a problem."""
     if isinstance(setting, UnusualData):
         return setting.applies(kernel, problem)
+    if isinstance(setting, BackToBack):
+        return starts_early(kernel)
     if setting not in ALONE:
         return True
     source = kernel.source or ""

@@ -81,8 +81,6 @@ def data_gradient_at(problem: Problem, dy: Tensor, w: Tensor, where: Tensor) -> 
     """Return dx in float64 at positions (M, 4) of (n, c, h, w), with shape (M,)."""
     filters = problem.K // problem.groups
     channels = problem.C // problem.groups
-    dy = dy.contiguous().view(-1)
-    flat_w = w.contiguous().view(-1)
     k, r, s = (torch.arange(size, device=dy.device) for size in (filters, problem.R, problem.S))
     k = k.view(-1, 1, 1)
     r = r.view(-1, 1)
@@ -96,9 +94,8 @@ def data_gradient_at(problem: Problem, dy: Tensor, w: Tensor, where: Tensor) -> 
         p, has_p = _divided(row, problem.stride[0], problem.P)
         q, has_q = _divided(column, problem.stride[1], problem.Q)
         own_k = c // channels * filters + k
-        of_dy = ((n * problem.K + own_k) * problem.P + p) * problem.Q + q
-        of_w = ((own_k * channels + c % channels) * problem.R + r) * problem.S + s
-        products = dy[of_dy].double() * flat_w[of_w].double()
+        # No copies in another layout: a tensor may have billions of elements.
+        products = dy[n, own_k, p, q].double() * w[own_k, c % channels, r, s].double()
         values[start : start + step] = products.masked_fill_(~(has_p & has_q), 0).flatten(1).sum(1)
     return values
 

@@ -109,8 +109,6 @@ _GRADIENTS = {
 def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where: Tensor) -> Tensor:
     """Return the float64 outputs at some positions, as dot products of gathered patches."""
     per_group = problem.C // problem.groups
-    x = x.contiguous().view(-1)
-    w = w.reshape(problem.K, -1)
     c, r, s = (torch.arange(size, device=x.device) for size in (per_group, problem.R, problem.S))
     c = c.view(-1, 1, 1)
     r = r.view(-1, 1)
@@ -125,10 +123,10 @@ def _truth_at(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None, where
         inside = ((h >= 0) & (h < problem.H)) & ((column >= 0) & (column < problem.W))
         h = h.clamp(0, problem.H - 1)
         column = column.clamp(0, problem.W - 1)
-        index = ((n * problem.C + channel) * problem.H + h) * problem.W + column
-        patch = x[index].double().masked_fill_(~inside, 0)
+        # No copy in another layout: x may have billions of elements.
+        patch = x[n, channel, h, column].double().masked_fill_(~inside, 0)
         k = k.flatten()
-        dots = patch.flatten(1).mul_(w[k].double()).sum(1)
+        dots = patch.mul_(w[k].double()).flatten(1).sum(1)
         values[start : start + step] = dots if bias is None else dots + bias[k]
     return values
 

@@ -46,8 +46,9 @@ class Launch:
     # The prepared filter, as a tensor of bytes; None if the runnable does not prepare it.
     plan: Tensor | None = None
     # Whether each call runs in a new process, without state from earlier calls. Then
-    # `call_after(problems)` first calls the kernel for other problems, in the same process, and
-    # `call_beside()` calls it twice, on two streams.
+    # `call_after(problems)` first calls the kernel for other problems, in the same process,
+    # `call_beside()` calls it twice, on two streams, and `call_again()` twice on one stream, directly
+    # one after the other.
     own_process: bool = False
     # The simulator's counters for the last call, and its findings (`Finding`).
     counters: dict[str, float] | None = None

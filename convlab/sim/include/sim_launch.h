@@ -149,6 +149,7 @@ cudaError_t cudaMallocFromPoolAsync(T** pointer, size_t bytes, cudaMemPool_t, cu
     return cudaMallocAsync(pointer, bytes, stream);
 }
 // Programmatic dependent launch in CUDA C++.
+extern "C" void sim_griddepcontrol_launch_dependents();
 extern "C" void sim_griddepcontrol_wait();
 __forceinline__ void cudaGridDependencySynchronize() { sim_griddepcontrol_wait(); }
-__forceinline__ void cudaTriggerProgrammaticLaunchCompletion() {}
+__forceinline__ void cudaTriggerProgrammaticLaunchCompletion() { sim_griddepcontrol_launch_dependents(); }

@@ -88,7 +88,7 @@ void fence_proxy_async() SIM_RUNTIMES(fence_proxy_async);
 // The simulator runs a grid after the previous one has ended. It reports a block that accesses data
 // of the previous grid before one of its threads has called griddepcontrol_wait. It does not check
 // that the accessing thread is synchronized with the one that waited.
-__forceinline__ void griddepcontrol_launch_dependents() {}
+void griddepcontrol_launch_dependents() SIM_RUNTIMES(griddepcontrol_launch_dependents);
 void griddepcontrol_wait() SIM_RUNTIMES(griddepcontrol_wait);
 
 // ---- wgmma --------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ void sim_host(cudaStream_t stream) {
     else end_call(g_stream);
     host_runs(g_stream = stream);
 }
+// The next call of conv2d comes directly after the last one on its stream.
+void sim_follows() { g_follows = true; }
 // Sets the GPU that the simulator is; the numbers are those of SimDevice, in its order.
 void sim_set_device(const int64_t* numbers, const char* name) {
     std::memcpy(&g_device, numbers, offsetof(SimDevice, name));

@@ -1057,7 +1057,10 @@ const std::unordered_map<std::string, PtxRun>& instructions() {
         {"bar", barrier}, {"barrier", barrier}, {"mbarrier", mbarrier}, {"cp", copy},
         {"membar", PTX { t.worker.fence(i.has("cta")); }},
         {"fence", PTX { i.has("proxy") ? sim_fence_proxy_async() : t.worker.fence(i.has("cta")); }},
-        {"griddepcontrol", PTX { if (i.has("wait")) t.worker.async.previous_ended = true; }},
+        {"griddepcontrol", PTX {
+            if (i.has("wait")) t.worker.async.previous_ended = true;
+            else g_triggered = t.worker.launch->number;
+        }},
         {"setmaxnreg", PTX {
             auto step = [](void**, unsigned) {};
             t.worker.warp_collective(step, nullptr, t.pc);

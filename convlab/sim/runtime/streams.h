@@ -28,6 +28,8 @@ std::vector<Operation> g_operations(1);
 std::vector<Order> g_events(1);  // what was ordered before each event's record; 0: not recorded
 Order g_host_waited;             // what the host has waited for
 uint32_t g_begun = 0;            // the caller's last operation on conv2d's stream
+bool g_follows = false;          // the next call of conv2d comes directly after the one before
+std::atomic<uint16_t> g_triggered{0};  // the last launch that let its dependents start early
 std::vector<uint16_t> g_left;    // operations of this call of conv2d that no join orders yet
 
 uint32_t at(const Order& order, size_t stream) {
@@ -124,7 +126,9 @@ void begin_call(cudaStream_t stream) {
     ++caller.issued;
     caller.before.resize(g_streams.size());
     caller.before[stream_of(stream)] = caller.issued;
-    caller.last = 0;
+    // Between two calls the caller's stream usually has other work, which ends the launches before it.
+    if (!g_follows || caller.last != g_triggered) caller.last = 0;
+    g_follows = false;
     g_begun = caller.issued;
     g_left.clear();
 }
