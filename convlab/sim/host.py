@@ -274,6 +274,8 @@ def _start_runtime(request: dict, report: int) -> ctypes.CDLL:
     limited = request.get("sample") or request.get("watch") and request["schedule"]
     if not request.get("counts", True) and not limited:
         runtime.sim_uncounted()
+    if request.get("forgives"):
+        runtime.sim_forgives()
     runtime.sim_time_limit(c_double(request["time_limit"]), c_double(request["stall_limit"]))
     runtime.sim_watch(c_uint64(request.get("watch", 0)))
     runtime.sim_most_threads(c_uint64(request.get("most_threads", 0)))

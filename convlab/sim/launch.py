@@ -100,6 +100,7 @@ class SimLaunch(Launch):
                 most_threads=self.most_threads,
                 counts=self.counted,
                 workspace_shift=self._workspace_shift,
+                forgives=self.forgives,
             )
         except LaunchError as error:
             self.findings = error.findings

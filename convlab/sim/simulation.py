@@ -191,6 +191,8 @@ def simulate(
         - counts: False looks for errors only, and counts nothing, which is faster. With `watch` and
           schedule 0, a block with very many accesses is then watched only up to a barrier, or until
           an mbarrier completes a phase. It has no effect with `sample`.
+        - forgives: True makes a read of shared memory that nothing wrote a warning, because its value may
+          not matter. Such memory holds NaN, or 3.4e38 in odd schedules.
         - workspace_shift: bytes from the start of a page to the workspace and the plan.
         - sample: (blocks, seed) runs only this many blocks of each launch, chosen at random. Counts
           are scaled to all blocks, and ``Trace.sampling`` has their standard errors. y and the

@@ -53,6 +53,25 @@ class AfterOthers(Setting):
 
 
 @dataclass(frozen=True)
+class AfterLittleShared(AfterOthers):
+    """Run a problem that needs much shared memory after a call that needs less.
+
+    A kernel that asks for more than 48 KB must ask again, or at first for the most that it ever needs.
+    """
+
+    name: str = "after_little_shared"
+    words: str = "after a call that needs less shared memory"
+
+    def histories(self, kernel: Runnable, problem: Problem) -> list[list[Problem]]:
+        """Return one list, with a variant of the problem that has a smaller filter, or other small sizes."""
+        plain = {"stride": (1, 1), "dilation": (1, 1)}
+        pointwise = plain | {"R": 1, "S": 1, "padding": (0, 0)}
+        fewer = {"C": problem.groups, "K": problem.groups}
+        variants = _supported_variants(kernel, problem, pointwise | fewer, pointwise, plain | fewer, plain, {"N": 1})
+        return [list(variants)[:1]]
+
+
+@dataclass(frozen=True)
 class TwoStreams(Setting):
     """Run a problem while another call of the same build runs on another stream.
 

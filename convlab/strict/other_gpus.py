@@ -6,12 +6,13 @@ its second tile, the wrap of its stages, and its last, incomplete wave. And a ke
 limits of one GPU is incorrect on those that have less shared memory.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.correctness.setting import Setting
 from ..core.kernel.runnable import Launch, Runnable
-from ..core.machine.gpus import DEFAULT_GPU, GPUS, Gpu
+from ..core.machine.gpus import DEFAULT_GPU, GPUS, Gpu, Limits
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from .after_others import has_variables, smallest
@@ -44,6 +45,18 @@ class AfterSmallest(OtherGpu):
         launch.call_after(earlier)
 
 
+@dataclass(frozen=True)
+class _HalfOfAnSm(Gpu):
+    """Be a GPU on which a block may have half of an SM's shared memory, not nearly all of it."""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of its SMs."""
+        usual = super().limits
+        half = usual.shared_optin_bytes // 2048 * 1024
+        return replace(usual, shared_optin_bytes=half)
+
+
 def _small(gpu: Gpu) -> OtherGpu:
     """Return the setting for a GPU with two of its SMs."""
     small = replace(gpu, name=f"a GPU of sm_{gpu.sm} with {_SMS} SMs", sms=_SMS)
@@ -61,17 +74,28 @@ TWO_SMS = replace(_small(DEFAULT_GPU), name="two_sms")
 AFTER_SMALLEST = AfterSmallest(
     "two_sms_after", f"{TWO_SMS.words}, after a call for few outputs", gpu=TWO_SMS.gpu
 )
+# For kernels that ask how much shared memory an SM has. On all listed GPUs a block may have nearly all of it.
+_ASKS_ABOUT_SM = re.compile(r"\bsharedMemPerMultiprocessor\b|\bcudaDevAttrMaxSharedMemoryPerMultiprocessor\b")
+_HALF = _HalfOfAnSm(**vars(DEFAULT_GPU) | {"name": "a GPU whose blocks may have half of an SM's shared memory"})
+HALF_OF_AN_SM = OtherGpu("half_of_an_sm", f"on {_HALF.name}", gpu=_HALF)
 # The default check runs these: of 8.6 and 8.9 only one, because they have the same shared memory.
 CARDS = (_small(_listed(80)), _small(_listed(89)), _small(_listed(120)))
 # No listed GPU has 8.6.
-OTHER_GPUS = (TWO_SMS, AFTER_SMALLEST, *CARDS, _small(replace(_listed(89), sm=86)))
+OTHER_GPUS = (TWO_SMS, AFTER_SMALLEST, HALF_OF_AN_SM, *CARDS, _small(replace(_listed(89), sm=86)))
 # Problems of many tiles. A kernel runs the first that it supports of each line.
 _MANY_TILES = (
     (
         "N2 C8 H35 W34 K40 R3 S3 p1 bias",
         "N2 C8 H35 W34 K40 R3 S3 p1",
         "N2 C24 H35 W34 K24 R3 S3 p1 g24",
+        # For kernels that need a multiple of 4 pixels, or of 16, 32 or 64 channels.
+        "N2 C8 H36 W36 K40 R3 S3 p1",
+        "N2 C16 H36 W36 K48 R3 S3 p1",
+        "N2 C32 H36 W36 K64 R3 S3 p1",
+        "N2 C64 H36 W36 K64 R3 S3 p1",
         "N2 C8 H35 W34 K40 R1 S1",
+        "N2 C16 H36 W36 K48 R1 S1",
+        "N2 C64 H36 W36 K64 R1 S1",
         "N3 C3 H67 W66 K40 R7 S7 s2 p3",
     ),
     # Whole tiles of 128 channels and 128 pixels, so that a kernel takes its largest tiles. A 1x1 filter often
@@ -84,17 +108,23 @@ _FEW_TILES = (
         "N2 C8 H18 W17 K24 R3 S3 p1 bias",
         "N2 C8 H18 W17 K24 R3 S3 p1",
         "N2 C24 H18 W17 K24 R3 S3 p1 g24",
+        "N2 C16 H20 W20 K48 R3 S3 p1",
+        "N2 C64 H20 W20 K64 R3 S3 p1",
         "N2 C8 H18 W17 K24 R1 S1",
+        "N2 C64 H20 W20 K64 R1 S1",
         "N2 C3 H35 W34 K24 R7 S7 s2 p3",
     ),
     ("awkward.dilation_48", "awkward.octets_of_a_row", "awkward.channels_257"),
 )
+# A tile that fills what a block may have, if it grows with the image.
+_LARGE_TILES = (("N1 C32 H40 W70 K8 R7 S7 p3", "N1 C32 H40 W70 K8 R3 S3 p1", "N1 C64 H40 W70 K8 R1 S1"),)
 
 
 def trials_on_other_gpus(kernel: Runnable) -> Iterator[tuple[Problem, Setting]]:
     """Yield the problems of the default check on other GPUs, each with its setting."""
     two_sms = (TWO_SMS, AFTER_SMALLEST) if has_variables(kernel) else (TWO_SMS,)
-    for lines, settings in ((_MANY_TILES, two_sms), (_FEW_TILES, CARDS)):
+    half = (HALF_OF_AN_SM,) if _ASKS_ABOUT_SM.search(kernel.source or "") else ()
+    for lines, settings in ((_MANY_TILES, two_sms), (_FEW_TILES, (*CARDS, *half)), (_LARGE_TILES, half)):
         for specs in lines:
             for setting in settings:
                 on_it = kernel.on_gpu(setting.gpu)

@@ -107,7 +107,8 @@ def _run_sample(
     from ..sim.launch import simulated
 
     sample = blocks, seed
-    options = {"sample": sample, "watch": BLOCKS_ACCESSES, "time_limit": _SECONDS, "gpu": gpu}
+    limits = {"watch": BLOCKS_ACCESSES, "time_limit": _SECONDS}
+    options = {"sample": sample, "gpu": gpu, "forgives": True, **limits}
     try:
         return simulated(kernel, problem, arena, **options)
     except LaunchError as error:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 
 from ..core.correctness import reference
+from ..core.correctness.report import Report
 from ..core.correctness.setting import Offsets, Setting
 from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
@@ -23,6 +24,7 @@ from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from .after_others import (
     SHARED_BYTES,
+    AfterLittleShared,
     AfterOthers,
     BackToBack,
     LeastWorkspace,
@@ -109,7 +111,8 @@ LITTLE = (
         twice=True,
     ),
 )
-ALL = (*SETTINGS, SPARSE, *IN_CHUNKS, *LITTLE, *OTHER_GPUS)
+AFTER_LITTLE_SHARED = AfterLittleShared()
+ALL = (*SETTINGS, AFTER_LITTLE_SHARED, SPARSE, *IN_CHUNKS, *LITTLE, *OTHER_GPUS)
 NAMES = tuple(setting.name for setting in ALL)
 
 # The problems that run with the least workspace: a kernel may then launch once for each pixel.
@@ -181,13 +184,27 @@ def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]
     small = [p for p in correct if p.macs <= FEW_MACS and min(p.N, p.P, p.Q) > 1]
     first = _supported(kernel, [*map(named_problem, _HOSTS), *small])[:1]
     pointwise = _supported(kernel, [named_problem(_POINTWISE)])
-    requests = any(
-        _REQUEST.search(text) for name, text in kernel.texts.items() if name != _DEFINES_REQUESTS
-    )
-    large = _supported(kernel, [named_problem(_LARGE)]) if requests else []
+    large = _supported(kernel, [named_problem(_LARGE)]) if _requests_shared(kernel) else []
     split = _supported(kernel, [named_problem(_SPLIT)]) if has_variables(kernel) else []
     second = [with_relu(kernel, problem) for problem in pointwise or first]
     return list(dict.fromkeys([*first, *second, *split, *large]))
+
+
+def _requests_shared(kernel: Runnable) -> bool:
+    """Return whether a kernel requests shared memory, by the words in its files."""
+    return any(_REQUEST.search(text) for name, text in kernel.texts.items() if name != _DEFINES_REQUESTS)
+
+
+def shared_trials(kernel: Runnable, reports: Iterable[Report]) -> list[tuple[Problem, Setting]]:
+    """Return the problem that needs the most shared memory, to be run after one that needs less.
+
+    `reports` are those of the problems on which the kernel is correct. The list is empty if it needs no more
+    than any kernel may have.
+    """
+    most = max(reports, key=lambda report: report.requested_bytes, default=None)
+    if most is None or most.requested_bytes <= SHARED_BYTES or not _requests_shared(kernel):
+        return []
+    return [(most.problem, AFTER_LITTLE_SHARED)]
 
 
 def workspace_trials(

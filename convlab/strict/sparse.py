@@ -123,6 +123,9 @@ NOT_STORED = -12345.0
 # If a kernel may leave out some outputs, this many are looked at, on a problem whose sums are no longer than this.
 _SPOTS = 1000
 _SHORT = 16
+# An unsigned int counts so many elements. If more than this share of y is past that, some block of many writes there.
+_WORD = 1 << 32
+_LEAST_PAST = 0.03
 # At most this many outputs are compared.
 _COMPARED = 20_000
 # Errors of a run that say nothing about the kernel here: it takes long, or needs more workspace than there is. The
@@ -228,7 +231,7 @@ def _examine(setting: Setting, kernel: Runnable, problem: Problem, seed: int) ->
     w.normal_(generator=random).div_(math.sqrt(problem.gemm_k))
     y.fill_(math.nan)
     with _limits_say_nothing():
-        simulated(kernel, problem, arena, time_limit=_SECONDS)
+        simulated(kernel, problem, arena, time_limit=_SECONDS, forgives=True)
     bound = reference.tolerance(kernel.precision, problem.gemm_k)
     expected = Reference(problem, (x, w, None), seed)
     compared = OutputComparison(expected, y, bound, poisoned=False)
@@ -257,6 +260,7 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
             watch=BLOCKS_ACCESSES,
             time_limit=_BLOCKS_SECONDS,
             gpu=WIDE,
+            forgives=True,
         )
 
     try:
@@ -282,6 +286,10 @@ def _examine_blocks(setting: Setting, kernel: Runnable, problem: Problem, seed: 
     report = compared_blocks(setting, kernel, problem, arena, trace, blocks)
     if report.ok and _stores_few(trace, problem, y, blocks):
         return _with_unwritten(report, kernel, problem, arena)
+    if report.ok and _may_wrap(trace, problem, y):
+        trace = _of_many_blocks(kernel, problem, arena, seed)
+        if trace is not None and _may_wrap(trace, problem, y):
+            return _with_wrapped(report, problem, y)
     return report
 
 
@@ -411,6 +419,40 @@ def _with_unwritten(report: Report, kernel: Runnable, problem: Problem, arena: A
         f"{symbol} = {index}: the blocks and the tiles of each are too few for {y.numel():,} outputs"
     )
     finding = Finding("never written", text, array=name, index=index)
+    return dataclasses.replace(report, findings=(*report.findings, finding))
+
+
+def _may_wrap(trace: Any, problem: Problem, y: Tensor) -> bool:
+    """Return whether y has many elements past 2^32, and no block of the sample accessed one of them."""
+    past = 1 - _WORD / y.numel()
+    if past < _LEAST_PAST or adds_parts(trace, problem):
+        return False
+    name = problem.computation.names["y"]
+    return all(row["array"] != name or row["high"] <= _WORD * y.itemsize for row in trace.reaches)
+
+
+def _of_many_blocks(kernel: Runnable, problem: Problem, arena: Any, seed: int) -> Any:
+    """Return the trace of a larger sample of blocks, all over the grid; None if that takes too long."""
+    from ..sim.launch import simulated
+
+    options = {"sample": (MANY_BLOCKS, seed), "time_limit": _BLOCKS_SECONDS, "gpu": WIDE, "forgives": True}
+    try:
+        return simulated(kernel, problem, arena, **options)
+    except LaunchError as error:
+        if error.kind in OF_THE_RUN:
+            return None
+        raise
+
+
+def _with_wrapped(report: Report, problem: Problem, y: Tensor) -> Report:
+    """Return the report with an error: no block writes outputs past 2^32."""
+    name = problem.computation.names["y"]
+    text = (
+        f"none of {MANY_BLOCKS} blocks, chosen all over the grid, wrote one of the last {y.numel() - _WORD:,} of "
+        f"{y.numel():,} elements of {problem.computation.symbol}: is a number of an element an unsigned int? After "
+        f"{_WORD - 1:,} it begins again with 0"
+    )
+    finding = Finding("never written", text, array=name)
     return dataclasses.replace(report, findings=(*report.findings, finding))
 
 

@@ -21,6 +21,7 @@ from .settings import (
     host_problems,
     is_large,
     settings_for,
+    shared_trials,
     with_relu,
     workspace_trials,
 )
@@ -96,6 +97,7 @@ class Strict:
         # A problem that takes as long as many others has no more to show with little workspace.
         small = [host for host in hosts if host.macs <= FEW_MACS and not is_large(host)]
         yield workspace_trials(self.kernel, small)
+        yield shared_trials(self.kernel, reports)
         if self.kernel.source:
             for host in hosts:
                 yield list(product([host], settings_for(self.kernel, host)))

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from ..errors import BuildError
-from ..kernel.catalog import uncommented
+from ..errors import BuildError, CatalogError
+from ..kernel.catalog import parse_header, uncommented
 from ..machine import child, toolchain
 from .cache import BuildOutput
 from .compile_error import compile_error
@@ -128,7 +128,12 @@ def _linkable(library: str) -> str:
 
 
 def _no_entry(source: Source, entry: str) -> BuildError:
-    """Return the error for a library without its entry point."""
+    """Return the error for a library without its entry point, or that of a header that cannot be read."""
+    try:
+        parse_header(source.text, source.label)
+    except CatalogError as error:
+        # So the entry point is that of a forward convolution, and perhaps not the one that is meant.
+        return BuildError(str(error))
     reason = ""
     if definition := re.search(rf"\b{entry}\s*\(", uncommented(source.text)):
         line = source.text.count("\n", 0, definition.start()) + 1

@@ -533,10 +533,13 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
         labels = ", ".join(problem.label for problem in too_large)
         notes += (f"not run: {labels}, too large for the simulator",)
     reports = _check_set(checker, checker.run_briefly, needed + generated, notes)
-    for trials in checker.stricter.trials(reports.reports) if reports.ok else ():
-        reports = _check_settings(checker, reports, trials)
-        if not reports.ok:
+    # A kernel that is too slow for some problems may still be incorrect in a setting.
+    checker.seconds_lost = 0.0
+    passed = [report for report in reports.reports if report.ok]
+    for trials in checker.stricter.trials(passed) if passed else ():
+        if any(report.outcome == INCORRECT for report in reports.reports):
             break
+        reports = _check_settings(checker, reports, trials)
     if kernel.source:
         reports = _with_largest(reports)
     return reports

@@ -183,9 +183,9 @@ class Report(Result):
     pixels, channels
         Error divided by limit, as float arrays: the largest over (n, k) with shape (P, Q), and the
         largest over (p, q) with shape (N, K). Maps with more than 256 rows or columns are pooled.
-    counters, host_seconds, threads
-        Of the run that was compared: the simulator's counters and the wall time in seconds. And for
-        each kernel the number of threads of its largest block.
+    counters, host_seconds, threads, requested_bytes
+        Of the run that was compared: the simulator's counters and the wall time in seconds; for each kernel
+        the number of threads of its largest block; and the most dynamic shared memory of a launch.
 
     Examples
     --------
@@ -218,6 +218,7 @@ class Report(Result):
     counters: dict[str, Any] | None = field(default=None, compare=False)
     host_seconds: float = field(default=math.nan, compare=False)
     threads: Mapping[str, int] = field(default_factory=dict, compare=False)
+    requested_bytes: int = field(default=0, compare=False)
     unwatched: str = ""
 
     def joined(self, findings: Sequence[Finding], note: str = "") -> Report:

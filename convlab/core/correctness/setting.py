@@ -54,6 +54,8 @@ class Setting:
         blocks for races and uninitialised reads; 0 means all of them. Bounds are always watched.
     most_threads : a run that would start more threads than this on the simulator ends before that, with a
         TooManyThreads; 0 means no limit.
+    forgives : whether a read of shared memory that nothing wrote is a warning on the simulator; if the outputs
+        are correct, they do not depend on it.
     counted : whether the simulator counts the first run; without counts it is faster, finds the same
         errors, and also checks the indices of local arrays.
     gpu : the GPU that the simulator is; None means its default.
@@ -72,6 +74,7 @@ class Setting:
     keeps_filter: bool = False
     most_watched: int = 0
     most_threads: int = 0
+    forgives: bool = False
     counted: bool = True
     gpu: Gpu | None = None
     tunables: tuple[tuple[str, int], ...] = ()

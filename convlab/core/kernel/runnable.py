@@ -62,6 +62,8 @@ class Launch:
     watched_in_part: bool = False
     # For the simulator: a call that would start more threads than this raises TooManyThreads (0: no limit).
     most_threads: int = 0
+    # For the simulator: whether a read of shared memory that nothing wrote is a warning, not an error.
+    forgives: bool = False
     # For the simulator: whether a call counts. If not, it is faster, `counters` is None, and `lines` is
     # empty.
     counted: bool = True

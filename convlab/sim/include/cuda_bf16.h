@@ -13,6 +13,7 @@ struct Bfloat16 {  // the upper half of a float
     SIM_UNSEEN static float widen(unsigned short h) {
         Bits is;
         is.whole = unsigned(h) << 16;
+        if ((is.whole & 0x7fffffff) > 0x7f800000) is.whole = 0x7fffffff;  // see __uint_as_float
         return is.real;
     }
 };

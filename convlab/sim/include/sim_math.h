@@ -94,7 +94,13 @@ SIM_WHOLE(double, double, ll, long long) SIM_WHOLE(double, double, ull, unsigned
 inline float __double2float_rn(double a) { return float(a); }
 #define SIM_CAST(name, To, From) inline To name(From a) { return sim::bits<To>(a); }
 SIM_CAST(__float_as_int, int, float) SIM_CAST(__float_as_uint, unsigned, float)
-SIM_CAST(__int_as_float, float, int) SIM_CAST(__uint_as_float, float, unsigned)
+// A GPU's arithmetic returns the NaN 0x7fffffff, a CPU's a NaN of its operands. So a NaN that was made from
+// 16 bits, as kernels do with bf16, is that one: rounding by hand overflows for it.
+inline float __uint_as_float(unsigned a) {
+    bool nan_of_16_bits = (a & 0x7fffffff) > 0x7f800000 && !(a & 0xffff);
+    return sim::bits<float>(nan_of_16_bits ? 0x7fffffffu : a);
+}
+inline float __int_as_float(int a) { return __uint_as_float(unsigned(a)); }
 SIM_CAST(__double_as_longlong, long long, double) SIM_CAST(__longlong_as_double, double, long long)
 inline int __double2hiint(double a) { return int(__double_as_longlong(a) >> 32); }
 inline int __double2loint(double a) { return int(__double_as_longlong(a)); }

@@ -47,6 +47,7 @@ void sim_most_threads(uint64_t threads) { g_most_threads = threads; }
 void sim_schedule(unsigned number) { g_schedule = number; }
 // Looks for errors only: nothing is logged or counted.
 void sim_uncounted() { g_counts = false; }
+void sim_forgives() { g_forgives = true; }
 void sim_serial() { g_serial = true; }
 void sim_sample(uint64_t blocks, uint64_t seed) { g_sample = blocks, g_sample_seed = seed; }
 void sim_record(unsigned x, unsigned y, unsigned z, int warp, size_t limit) {

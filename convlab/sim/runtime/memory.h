@@ -9,7 +9,7 @@ char* Worker::allocate_shared(const char* name, const void* declaration, size_t 
     shared_used += (bytes + kRedZone + 127) / 128 * 128;
     if (shared_used > kSharedSpan)
         fault("shared memory", 0, "no room for the %zu bytes of %s", bytes, name);
-    std::memset(base, 0xff, bytes + kRedZone);  // as floats: NaN
+    std::memset(base, g_fill(), bytes + kRedZone);
     arrays.push_back({name, declaration, bytes, base, shape});
     return base;
 }

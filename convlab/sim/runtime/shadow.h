@@ -203,15 +203,15 @@ void Worker::report_uninitialised(Cell& cell, const CheckedAccess& checked, uint
         if (auto* b = buffer_near(address); b && b->host_wrote(address)) return;
     }
     if (cell.in_flight) return report_in_flight(cell, checked, address);
-    // Shared memory is filled with ones before the block begins. Another value was stored by code
-    // without hooks, such as the return of a struct.
+    // Shared memory is filled before the block begins. Another value was stored by code without hooks,
+    // such as the return of a struct.
     if (!checked.global) {
         auto* bytes = reinterpret_cast<const uint8_t*>(address & ~uintptr_t(3));
         bool stored = false;
-        for (unsigned i = 0; i < 4; ++i) stored |= mask >> i & 1 && bytes[i] != 0xff;
+        for (unsigned i = 0; i < 4; ++i) stored |= mask >> i & 1 && bytes[i] != g_fill();
         if (stored) return;
     }
-    report(true, "uninitialised read", sites[checked.site].pc, {},
+    report(checked.global || !g_forgives, "uninitialised read", sites[checked.site].pc, {},
            "%s %s, which nothing has written", access_to(checked.kind), place(address));
 }
 

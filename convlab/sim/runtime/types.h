@@ -339,6 +339,9 @@ std::atomic<bool> g_synchronizes{false};  // in such a launch, threads executed 
 bool g_host = false;                 // host code runs (see Opened)
 cudaStream_t g_stream = nullptr;     // the stream that conv2d was given
 unsigned g_schedule = 0;
+bool g_forgives = false;  // a read of shared memory that nothing wrote is a warning
+// Each byte of new shared memory. As floats: NaN, or 3.4e38 in odd schedules.
+int g_fill() { return g_schedule & 1 ? 0x7f : 0xff; }
 uint16_t g_launch = 0;               // the number of the latest launch
 bool g_unnumbered = false;           // there were more launches than numbers: no more are watched
 bool g_cooperative = false;          // the next launch is cooperative
