@@ -488,6 +488,7 @@ def test_a_callable_is_checked():
         convlab.ab(Fake(name="01_a"), lambda x, w: F.conv2d(x, w), PLAIN)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_callable_without_a_class_may_be_tf32():
     result = convlab.ab(rounds_to_tf32, plain_torch, PLAIN)
     assert result.classes == ("tf32", "fp32") and result.ok

@@ -159,6 +159,8 @@ def test_rounds_interleave_and_end(monkeypatch):
         (stopwatch, "observe", MagicMock()),
         (stopwatch.time, "perf_counter", lambda: next(clock)),
         (torch.cuda, "device", lambda device: contextlib.nullcontext()),
+        # As on a machine without a GPU.
+        (torch.cuda, "get_device_properties", MagicMock(side_effect=AttributeError)),
         (measure, "shared_inputs", lambda *_: data),
         (reference, "make_room", lambda *_: None),
     ):
