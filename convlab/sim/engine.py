@@ -1,6 +1,8 @@
 """The engine "sim": the same ``.cu`` file on the CPU, with counts and diagnostics."""
 
+import re
 from collections.abc import Mapping
+from operator import eq, ge, gt, le, lt, ne
 
 import torch
 from torch import Tensor
@@ -16,6 +18,25 @@ from .launch import SimLaunch
 
 # Multiply-adds that two cores simulate in a second, for a simple kernel with all traffic counted.
 MACS_IN_A_SECOND = 20_000_000
+# Matches a test whether device code is compiled, and a comparison of the architecture with a number.
+_DEFINED = re.compile(r"\bdefined\s*\(?\s*__CUDA_ARCH__|#\s*ifn?def\s+__CUDA_ARCH__\b")
+_COMPARED = re.compile(r"\b__CUDA_ARCH__\s*(>=|<=|==|!=|<|>)\s*(\d+)\b")
+_OPERATORS = {">=": ge, "<=": le, "==": eq, "!=": ne, "<": lt, ">": gt}
+
+
+def _depends_on_sm(text: str, sm: int) -> bool:
+    """Return whether a text is other code for a compute capability than for the simulator's default one.
+
+    A comparison with the same result for both is the same code, which needs no build of its own.
+    """
+    rest = _DEFINED.sub("", text)
+    compared = _COMPARED.findall(rest)
+    if len(compared) < rest.count("__CUDA_ARCH__"):
+        return sm != DEFAULT_GPU.sm
+    return any(
+        _OPERATORS[how](10 * sm, int(number)) != _OPERATORS[how](10 * DEFAULT_GPU.sm, int(number))
+        for how, number in compared
+    )
 
 
 class Simulator:
@@ -42,7 +63,7 @@ class Simulator:
         """Compile for the simulator: with hooks that watch accesses, and count them; see `library.build`."""
         flags = define_flags(defines)
         texts = [source.text, *(text for path, (_, text) in source.headers().items())]
-        if self.gpu.sm != DEFAULT_GPU.sm and any("__CUDA_ARCH__" in text for text in texts):
+        if any(_depends_on_sm(text, self.gpu.sm) for text in texts):
             flags = [*flags, f"-D__CUDA_ARCH__={10 * self.gpu.sm}"]
         return library.build(source, flags, trace=trace, counting=counting)
 

@@ -42,7 +42,7 @@ from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import examine, failed, simulated_seconds
+from .examine import examine, failed, may_vary, simulated_seconds
 from .report import NOTHING_COMPARED, Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
@@ -57,8 +57,6 @@ _SIM_SECONDS_PER_TRY = 0.1
 _INT = 1 << 31
 # Matches the declaration of an array.
 _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
-# Matches an atomic addition, in CUDA or in PTX.
-_ATOMIC_ADD = re.compile(r"\batomicAdd(_block|_system)?\s*\(|\bred\.|\batom\.")
 # A problem of a default check is long if a dimension, the number of outputs or the number of their rows
 # is larger than this: some kernels compute a row at a time. On the simulator a long problem runs only
 # once.
@@ -396,10 +394,11 @@ class Checker:
         if _is_long(problem):
             if not setting.name and (sampled := self._sampled(problem)) is not None:
                 return sampled
-            twice = setting.twice and _may_vary(self.kernel)
+            twice = setting.twice and may_vary(self.kernel)
             setting = replace(setting, twice=twice, most_watched=_MOST_WATCHED)
         if setting.name:
             return self._run_uncounted(problem, setting)
+        setting = replace(setting, most_watched=_MOST_WATCHED)
         most = _MOST_THREADS if self.kernel.has_workspace else _MANY_THREADS
         whole = self._run_threads(most, problem, setting)
         if whole is not None:
@@ -562,17 +561,14 @@ def _most_elements(problem: Problem) -> int:
 
 
 def _is_long(problem: Problem) -> bool:
-    """Return whether a dimension, the number of outputs, of their rows or of terms is large."""
+    """Return whether a dimension, the number of inputs, of outputs, of their rows or of terms is large."""
     sizes = *problem.first_shape, *problem.second_shape, *problem.output_shape
     rows = problem.N * problem.groups * problem.P
     if problem.terms > _TERMS or rows > _ROWS:
         return True
-    return max(sizes) > _LONG or math.prod(problem.output_shape) > _MANY
-
-
-def _may_vary(kernel: Runnable) -> bool:
-    """Return whether atomics may add in a changing order, which the header does not declare."""
-    return not kernel.atomics and bool(_ATOMIC_ADD.search(kernel.source or ""))
+    # Of a data gradient, dy may be large and dx small.
+    most = max(math.prod(problem.first_shape), math.prod(problem.output_shape))
+    return max(sizes) > _LONG or most > _MANY
 
 
 def _rank(report: Report) -> tuple[bool, bool, int, int]:

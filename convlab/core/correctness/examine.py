@@ -8,6 +8,7 @@ run, and a second run must give the same bits.
 import dataclasses
 import functools
 import math
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from .setting import ORDINARY, Setting
 # because a report must not depend on the load of the machine.
 _SLOW_SECONDS = 5.0
 _SIM_MACS_PER_SECOND = 2e7
+# Matches an atomic addition, in CUDA or in PTX.
+_ATOMIC_ADD = re.compile(r"\batomicAdd(_block|_system)?\s*\(|\bred\.|\batom\.")
 # The stream sleeps for this many GPU clock cycles before a launch: about 1 ms.
 _SLEEP_CYCLES = 2_000_000
 _UNCOUNTED = Setting(counted=False)
@@ -336,6 +339,11 @@ def _run_uncounted(launch: Launch) -> bool:
     return _run(launch, dataclasses.replace(_UNCOUNTED, forgives=launch.forgives))
 
 
+def may_vary(kernel: Runnable) -> bool:
+    """Return whether atomics may add in a changing order, which the header does not declare."""
+    return not kernel.atomics and bool(_ATOMIC_ADD.search(kernel.source or ""))
+
+
 def simulated_seconds(problem: Problem) -> float:
     """Return about how long the simulator takes for a problem, the same on each machine."""
     return problem.macs / _SIM_MACS_PER_SECOND
@@ -353,6 +361,9 @@ def _run_again(launch: Launch, compared: OutputComparison, notes: list[str]) -> 
     if kernel.counts and simulated_seconds(launch.problem) > _SLOW_SECONDS:
         macs = launch.problem.macs
         notes.append(f"ran only once: {macs:,} multiply-adds take long on the simulator")
+        return []
+    if launch.watched_in_part and not may_vary(kernel):
+        # It takes long, and other problems run twice.
         return []
     if kernel.atomics:
         notes.append("bits of two runs not compared: the header declares `atomics: yes`")
