@@ -208,6 +208,11 @@ SIM_UNSEEN T atomic(T* address, F update) {
 }
 template <typename T> struct Same { using type = T; };  // T is not deduced from such a parameter
 template <typename T> using same = typename Same<T>::type;
+// Returns whether adding a number, or another operation with 0, changes nothing: nobody can see such an atomic.
+template <typename T> SIM_UNSEEN inline unsigned keeps(T number) {
+    if constexpr (std::is_arithmetic<T>::value) return number == T(0) ? kKeeps : 0;
+    else return 0;
+}
 }  // namespace sim
 #define SIM_ATOMIC_OF(name, expression, how)                                                    \
     template <typename T>                                                                       \
@@ -219,14 +224,14 @@ template <typename T> using same = typename Same<T>::type;
     SIM_ATOMIC_OF(name, expression, how)                                                        \
     SIM_ATOMIC_OF(name##_block, expression, (how) | sim::kOfBlock)                              \
     SIM_ATOMIC_OF(name##_system, expression, how)
-SIM_ATOMIC(atomicAdd, a + b, 0)
-SIM_ATOMIC(atomicSub, a - b, 0)
+SIM_ATOMIC(atomicAdd, a + b, sim::keeps<T>(b))
+SIM_ATOMIC(atomicSub, a - b, sim::keeps<T>(b))
 SIM_ATOMIC(atomicExch, ((void)a, b), sim::kReplaces)
 SIM_ATOMIC(atomicMin, a < b ? a : b, 0)
 SIM_ATOMIC(atomicMax, a > b ? a : b, 0)
 SIM_ATOMIC(atomicAnd, a & b, 0)
-SIM_ATOMIC(atomicOr, a | b, 0)
-SIM_ATOMIC(atomicXor, a ^ b, 0)
+SIM_ATOMIC(atomicOr, a | b, sim::keeps<T>(b))
+SIM_ATOMIC(atomicXor, a ^ b, sim::keeps<T>(b))
 SIM_ATOMIC(atomicInc, a >= b ? 0 : a + 1, 0)
 SIM_ATOMIC(atomicDec, a == 0 || a > b ? b : a - 1, 0)
 #define SIM_CAS(name, scope)                                                                    \

@@ -42,6 +42,7 @@ enum How : unsigned {
     kAcquires = 16,  // a fence follows it
     kReleases = 32,  // a fence precedes it
     kVolatile = 64,  // no atomic, but a volatile access
+    kKeeps = 128,    // an atomic that does not change the word, such as a poll by atomicAdd(p, 0)
 };
 struct Config {
     dim3 grid, block;

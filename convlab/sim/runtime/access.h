@@ -150,7 +150,7 @@ void Worker::access_slow_path(uintptr_t address, unsigned bytes, Kind kind, uint
     check_access(cell, {address, bytes, kind, sync, global, fresh, output, index});
     if (!sync && !(how & kVolatile && has_signalled_volatile())) return;
     if (kind != Kind::store) observe(address, how & kOfBlock, how & sim::kSwaps);
-    if (kind != Kind::load) signal(address, how & kOfBlock);
+    if (kind != Kind::load && !(how & sim::kKeeps)) signal(address, how & kOfBlock);
 }
 
 inline bool Worker::is_good_load(uintptr_t address, unsigned bytes) const {

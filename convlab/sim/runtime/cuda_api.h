@@ -126,7 +126,12 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
     launch.name = name, launch.number = issued.number;
     launch.grid = grid, launch.block = block;
     launch.before = issued.before, launch.after_all = issued.after_all;
-    if (dependent) launch.previous = issued.previous;
+    if (dependent && issued.previous) {
+        launch.previous = issued.previous;
+        Operation& mine = g_operations[launch.number];
+        mine.previous = issued.previous;
+        launch.still_runs = mine.still_runs = still_running(issued.previous);
+    }
     launch.cooperative = cooperative;
     launch.cluster_x = cluster.x, launch.cluster_y = cluster.y, launch.cluster_z = cluster.z;
     launch.shared_bytes = shared_bytes;

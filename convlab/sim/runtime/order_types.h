@@ -56,7 +56,7 @@ struct Known {
         uint32_t time;
         bool before(const Entry& e) const { return word != e.word ? word < e.word : of < e.of; }
     };
-    static constexpr size_t kMost = 64;
+    static constexpr size_t kMost = 256;
     std::vector<Entry> entries;  // in the order of `before`
     uint32_t floor = 0;          // it has all releases up to this time
 
@@ -67,9 +67,24 @@ struct Known {
         bool there = at != entries.end() && at->word == word && at->of == of;
         return std::max(floor, there ? at->time : 0);
     }
+    // Adds the releases of one word up to a time.
+    void add(const Entry& e) {
+        if (e.time <= floor) return;
+        auto at = std::lower_bound(entries.begin(), entries.end(), e,
+                                   [](const Entry& a, const Entry& b) { return a.before(b); });
+        bool there = at != entries.end() && at->word == e.word && at->of == e.of;
+        if (there) return void(at->time = std::max(at->time, e.time));
+        entries.insert(at, e);
+        shorten();
+    }
     void join(const Known& other) {
         floor = std::max(floor, other.floor);
+        if (other.entries.size() <= 2) {
+            for (const Entry& e : other.entries) add(e);
+            return;
+        }
         std::vector<Entry> all;
+        all.reserve(entries.size() + other.entries.size());
         auto a = entries.cbegin(), b = other.entries.cbegin();
         while (a != entries.cend() || b != other.entries.end()) {
             if (b == other.entries.end() || (a != entries.cend() && a->before(*b)))
@@ -82,14 +97,15 @@ struct Known {
         entries = std::move(all);
         shorten();
     }
-    // Too many entries would cost too much time. So the older half becomes part of the floor: more
-    // releases than the thread has seen. A race may then be missed, but no order is.
+    // Too many entries would cost too much time. So only the newest ones stay, and older ones become part of the
+    // floor: more releases than the thread has seen. A race may then be missed, but no order is.
     void shorten() {
         if (entries.size() <= kMost) return;
         std::vector<uint32_t> times;
         for (const Entry& e : entries) times.push_back(e.time);
-        std::nth_element(times.begin(), times.begin() + kMost / 2, times.end());
-        floor = std::max(floor, times[kMost / 2]);
+        size_t oldest = times.size() - kMost / 2;
+        std::nth_element(times.begin(), times.begin() + oldest, times.end());
+        floor = std::max(floor, times[oldest]);
         auto is_old = [&](const Entry& e) { return e.time <= floor; };
         entries.erase(std::remove_if(entries.begin(), entries.end(), is_old), entries.end());
     }

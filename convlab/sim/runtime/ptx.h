@@ -1058,8 +1058,8 @@ const std::unordered_map<std::string, PtxRun>& instructions() {
         {"membar", PTX { t.worker.fence(i.has("cta")); }},
         {"fence", PTX { i.has("proxy") ? sim_fence_proxy_async() : t.worker.fence(i.has("cta")); }},
         {"griddepcontrol", PTX {
-            if (i.has("wait")) t.worker.async.previous_ended = true;
-            else g_triggered = t.worker.launch->number;
+            if (i.has("wait")) t.worker.waits_for_previous();
+            else t.worker.lets_next_start();
         }},
         {"setmaxnreg", PTX {
             auto step = [](void**, unsigned) {};

@@ -12,6 +12,21 @@ inline Mark Worker::mark(unsigned mask, bool sync, uint16_t index) const {
     return m;
 }
 
+// griddepcontrol.launch_dependents, and griddepcontrol.wait.
+void Worker::lets_next_start() {
+    __atomic_store_n(&g_operations[launch->number].triggered, true, __ATOMIC_RELAXED);
+}
+void Worker::waits_for_previous() {
+    async.previous_ended = true;
+    __atomic_store_n(&g_operations[launch->number].waited, true, __ATOMIC_RELAXED);
+}
+
+// Returns whether an earlier launch of this stream may still run, although the block has waited for the previous one.
+inline bool Worker::may_still_run(uint16_t number) const {
+    const std::vector<uint16_t>& all = launch->still_runs;
+    return !all.empty() && std::find(all.begin(), all.end(), number) != all.end();
+}
+
 // Returns whether an earlier access is ordered before what the current thread does now: before
 // `checked`, or before everything that follows. Accesses of earlier launches, and of earlier blocks
 // in shared memory, are.
@@ -19,7 +34,7 @@ inline bool Worker::is_ordered_before(const Mark& m, bool global, const CheckedA
     if (m.launch != launch->number)
         return !global ||
                ((launch->after_all || is_before(g_operations[m.launch], launch->before)) &&
-                (m.launch != launch->previous || async.previous_ended));
+                (m.launch != launch->previous || async.previous_ended) && !may_still_run(m.launch));
     if (m.block != uint32_t(block)) return !global || is_ordered_by_fences(m, checked);
     if (m.phase != phase || m.thread == current) return true;
     if (m.thread / 32 == current / 32) {
@@ -234,6 +249,12 @@ void Worker::report_race(const Mark& m, const CheckedAccess& checked, uintptr_t 
                 Launch::index(m.thread, theirs_is_in.block)};
     const char* what = theirs == Kind::atomic ? "an atomic"
                        : theirs == Kind::load ? "a load" : "a store";
+    if (m.launch != launch->number && may_still_run(m.launch)) {
+        report(true, "race", mine.pc, other, "%s %s and %s by an earlier grid, which may still run: the grid "
+               "between the two (programmatic dependent launch) did not call griddepcontrol_wait, so it may "
+               "have ended first", access_to(checked.kind), place(address), what);
+        return;
+    }
     if (m.launch != launch->number && m.launch != launch->previous)
         return report_unordered(mine.pc, access_to(checked.kind), place(address), m, what);
     if (m.launch != launch->number) {

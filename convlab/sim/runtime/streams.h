@@ -19,9 +19,14 @@ struct Operation {  // a launch, copy, fill or library call; launch numbers inde
     uint16_t stream = 0;
     bool stray = false;      // it is reported as not ordered after the caller's work
     uint32_t position = 0;   // it is the stream's n-th operation
+    uint16_t previous = 0;   // of a dependent launch: the launch before it
     uintptr_t pc = 0;
     dim3 grid, block;
     const char* what = "";
+    // Of a launch: has a thread let the next one start, and has one waited for the launch before? Which earlier
+    // launches may still run when it begins?
+    bool triggered = false, waited = false;
+    std::vector<uint16_t> still_runs = {};
 };
 std::vector<Stream> g_streams{{nullptr, true}};  // the first is the legacy default stream
 std::vector<Operation> g_operations(1);
@@ -29,7 +34,6 @@ std::vector<Order> g_events(1);  // what was ordered before each event's record;
 Order g_host_waited;             // what the host has waited for
 uint32_t g_begun = 0;            // the caller's last operation on conv2d's stream
 bool g_follows = false;          // the next call of conv2d comes directly after the one before
-std::atomic<uint16_t> g_triggered{0};  // the last launch that let its dependents start early
 std::vector<uint16_t> g_left;    // operations of this call of conv2d that no join orders yet
 
 uint32_t at(const Order& order, size_t stream) {
@@ -94,7 +98,7 @@ Issued issue(cudaStream_t handle, uintptr_t pc, const char* what, bool watched =
     issued.after_all = covers_all(issued.before);
     if (g_operations.size() <= g_launch) g_operations.resize(g_launch + 1);
     Operation& o = g_operations[g_launch];
-    o = {uint16_t(stream), false, ++g_streams[stream].issued, pc, grid, block, what};
+    o = {uint16_t(stream), false, ++g_streams[stream].issued, 0, pc, grid, block, what};
     if (g_stream && watched && at(issued.before, stream_of(g_stream)) < g_begun &&
         stream != stream_of(g_stream)) {
         o.stray = true;
@@ -127,7 +131,7 @@ void begin_call(cudaStream_t stream) {
     caller.before.resize(g_streams.size());
     caller.before[stream_of(stream)] = caller.issued;
     // Between two calls the caller's stream usually has other work, which ends the launches before it.
-    if (!g_follows || caller.last != g_triggered) caller.last = 0;
+    if (!g_follows || !g_operations[caller.last].triggered) caller.last = 0;
     g_follows = false;
     g_begun = caller.issued;
     g_left.clear();
@@ -142,6 +146,16 @@ void end_call(cudaStream_t stream) {
                    "for this %s on another stream: work that reads y may run first. Record an "
                    "event after it, and let conv2d's stream wait with cudaStreamWaitEvent", o.what);
     g_left.clear();
+}
+
+// Returns the launches before `previous` that may still run when a launch begins that waits for `previous` only. If
+// no thread of `previous` waited for the launch before it, it may have ended first.
+std::vector<uint16_t> still_running(uint16_t previous) {
+    const Operation& last = g_operations[previous];
+    std::vector<uint16_t> all = last.still_runs;
+    uint16_t before = last.previous;
+    if (before && !last.waited && g_operations[before].triggered) all.push_back(before);
+    return all;
 }
 
 // Returns the number of a code address in g_pcs.

@@ -98,8 +98,8 @@ FORWARDED(mbarrier_expect, (const void* at, int bytes), uintptr_t(at), bytes, CA
 FORWARDED(copy_on_barrier, (void* to, const void* from, size_t bytes, const void* at), to, from,
           bytes, uintptr_t(at), CALLER)
 void sim_launch_dependent() { g_dependent = true; }
-void sim_griddepcontrol_launch_dependents() { g_triggered = t_worker->launch->number; }
-void sim_griddepcontrol_wait() { t_worker->async.previous_ended = true; }
+void sim_griddepcontrol_launch_dependents() { t_worker->lets_next_start(); }
+void sim_griddepcontrol_wait() { t_worker->waits_for_previous(); }
 void sim_fence_proxy_async() {
     t_worker->note("fence_proxy_async", CALLER);
     Fiber& f = t_worker->fibers[t_worker->current];

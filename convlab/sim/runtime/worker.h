@@ -172,6 +172,9 @@ struct Worker {
     [[noreturn]] void invalid_address(uintptr_t address, unsigned bytes, Kind kind, uintptr_t pc);
 
     // shadow.h
+    void lets_next_start();
+    void waits_for_previous();
+    bool may_still_run(uint16_t number) const;
     Mark mark(unsigned mask, bool sync, uint16_t index) const;
     bool is_ordered_before(const Mark& m, bool global, const CheckedAccess* checked = nullptr);
     bool are_compatible(const Mark& m, const CheckedAccess& checked) const;
