@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import product
 
+from ..core.correctness.examine import may_vary
 from ..core.correctness.report import Report
 from ..core.correctness.stricter import Trial
 from ..core.finding import Finding
 from ..core.kernel.runnable import Runnable
+from ..core.problem.computation import WEIGHT_GRADIENT
 from ..core.problem.named import problem as named_problem
 from ..core.problem.named import problems as named_problems
 from ..core.problem.problem import Problem
@@ -36,6 +38,9 @@ _RELU_STEP = 3
 _MOST_DRAWS = 30
 # A kernel may apply its ReLU too early: to a part of a sum over many channels.
 _WITH_RELU = ("N1 C300 H5 W6 K9 R3 S3 p1 bias", "N1 C1100 H3 W4 K5 R1 S1 bias")
+# The sums of a weight gradient are over so many pixels that a kernel with atomics splits them in many parts, which
+# are added in a changing order.
+_MANY_PARTS = "N1 C2 H1100 W1000 K2 R1 S1"
 # The sets of problems that a default check begins with.
 SETS = ("awkward", "limits")
 
@@ -75,6 +80,8 @@ class Strict:
                 covered |= new_pairs
         for spec in _WITH_RELU:
             drawn.append(with_relu(self.kernel, self.kernel.asked(named_problem(spec))))
+        if self.kernel.counts and may_vary(self.kernel) and self.kernel.computes == WEIGHT_GRADIENT.name:
+            drawn.append(self.kernel.asked(named_problem(_MANY_PARTS)))
         fixed = [self.kernel.asked(each) for name in SETS for each in named_problems(name)]
         known = [each for each in self.needed(fixed) + drawn if not self.kernel.unsupported(each)]
         return drawn + source_problems(self.kernel, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from convlab.core.correctness.check import Checker
 from convlab.core.correctness.report import Report
 from convlab.core.correctness.setting import Setting
 from convlab.core.errors import BuildError, LaunchError
+from convlab.strict import settings, stricter
 from convlab.strict.other_gpus import HALF_OF_AN_SM, trials_on_other_gpus
 from convlab.strict.settings import shared_trials
 from convlab.strict.sparse import SPARSE, sparse_problems
@@ -168,3 +170,34 @@ def test_a_kernel_that_is_slow_on_one_problem_is_still_tried_in_all_settings(mon
     monkeypatch.setattr(Checker, "run", slow)
     found = convlab.check(spoilt(last="if (sum != sum) sum = 0;"), count=0, progress=False)
     assert not found.ok and "inf and NaN" in found.smallest.setting
+
+
+def test_lines_that_only_a_gpu_compiles_are_counted() -> None:
+    lines = "#ifdef CONVLAB_SIMULATOR\n// here\n#else\n// there\n\n#if 1\n// there too\n#endif\n#endif\n"
+    lines += "#ifndef CONVLAB_SIMULATOR\n// there\n#else\n// here\n#endif\n#ifdef OTHER\n// here\n#else\n// here\n#endif"
+    assert checking._lines_for_gpus(spoilt(before=lines)) == 3
+    assert checking._lines_for_gpus(spoilt()) == 0
+    found = convlab.check(spoilt(before=lines, last="sum += 1;"), count=0, progress=False)
+    assert "not run: 3 lines that only a GPU compiles" in str(found)
+
+
+def test_strides_and_dilations_with_a_common_divisor() -> None:
+    """Between two taps of a phase are stride / gcd(stride, dilation) taps."""
+    problem = convlab.problem("awkward.stride_4_dilation_2")
+    pairs = list(zip(problem.stride, problem.dilation, strict=True))
+    assert all(math.gcd(stride, dilation) > 1 and dilation % stride for stride, dilation in pairs)
+
+
+def test_chunks_of_odd_sizes_are_tried() -> None:
+    kernel = spoilt(workspace="CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t limit) { return limit < p->N ? limit : p->N; }")
+    odd = [problem for problem, _ in settings.workspace_trials(kernel) if problem.N == 9]
+    assert odd and all(problem.C * problem.H * problem.W % 2 for problem in odd)
+
+
+@pytest.mark.parametrize("header, is_tried", [("", True), ("// atomics: yes", False)])
+def test_sums_of_many_pixels_are_tried_with_undeclared_atomics(header: str, is_tried: bool) -> None:
+    text = f"// computes: weight gradient\n{header}\n#include \"convlab.cuh\"\n__device__ void f(float* x) {{ atomicAdd(x, 1.0f); }}\n"
+    entry = "CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem*, const float*, const float*, float*, void*, size_t, cudaStream_t) { return nullptr; }"
+    kernel = convlab.compile(text + entry, name="adds", engine="sim")
+    tried = stricter.Strict(kernel).problems(0, 0)
+    assert any(problem.H * problem.W > 1 << 20 for problem in tried) == is_tried
