@@ -45,13 +45,19 @@ def _look_up(library: Path, offsets: Sequence[int]) -> None:
     # A return address is that of the next instruction. One byte before it is the call.
     calls = [hex(offset - 1) for offset in offsets]
     answer = toolchain.asked([str(tool), "-a", "-i", "-e", str(library), *calls])
+    if answer.returncode:
+        # On a busy machine a process may be ended. A report must not depend on that.
+        answer = toolchain.asked([str(tool), "-a", "-i", "-e", str(library), *calls])
+    found: dict[tuple[str, int], tuple[Place, ...]] = {}
     key = (str(library), 0)
     for line in answer.stdout.splitlines():
         if line.startswith("0x"):
             key = (str(library), int(line, 16) + 1)
-            _chains[key] = ()
+            found[key] = ()
         elif place := _place(line, library):
-            _chains[key] += (place,)
+            found[key] += (place,)
+    # All at once: another thread may look up the same addresses, and must not see a part of a chain.
+    _chains.update(found)
 
 
 def _place(line: str, library: Path) -> Place | None:

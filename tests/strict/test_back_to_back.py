@@ -19,6 +19,11 @@ __global__ void doubled(int count, const float* w, float* to) {
     if (i < count) to[i] = 2 * w[i];
 }
 
+__global__ void between() {
+    %(between)s
+    griddepcontrol_launch_dependents();
+}
+
 __global__ void pointwise(ConvProblem conv, const float* x, const float* w, float* y) {
     %(trigger)s
     const int i = blockIdx.x * blockDim.x + threadIdx.x, pixels = conv.P * conv.Q;
@@ -40,6 +45,7 @@ CONVLAB_ENTRY const char* conv2d(const ConvProblem* problem, const float* x, con
     const int weights = problem->K * problem->C;
     const int outputs = problem->N * problem->K * problem->P * problem->Q;
     %(launch)s(doubled, ceil_div(weights, 256), 256, 0, stream, weights, w, twice);
+    %(more)s
     launch_dependent(pointwise, ceil_div(outputs, 256), 256, 0, stream, *problem, x, (const float*)twice, y);
     return launch_error();
 }
@@ -53,6 +59,8 @@ CORRECT = {
     "wait": "griddepcontrol_wait();",
     "trigger": "griddepcontrol_launch_dependents();",
     "launch": "launch_dependent",
+    "more": "",
+    "between": "",
 }
 PLAIN_LAUNCH = """
     auto launch_plain = [](auto kernel, int blocks, int threads, size_t bytes, cudaStream_t stream, auto... rest) {
@@ -87,6 +95,32 @@ def test_a_kernel_that_overwrites_what_the_call_before_still_reads_is_found() ->
 def test_the_default_check_has_the_setting_for_such_kernels() -> None:
     found = convlab.check(compiled(wait=""), progress=False, count=0)
     assert not found.ok and "directly after another call" in str(found)
+
+
+MORE = "launch_dependent(between, 1, 32, 0, stream);"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"between": "griddepcontrol_wait();"}, {"launch": PLAIN_LAUNCH, "between": "griddepcontrol_wait();"}],
+    ids=["waits", "an ordinary launch first"],
+)
+def test_a_grid_that_waits_passes_on_what_it_waited_for(parts: dict[str, str]) -> None:
+    assert convlab.check(compiled(more=MORE, **parts), PROBLEM).ok
+
+
+def test_a_grid_that_does_not_wait_may_end_before_the_grid_before_it() -> None:
+    found = convlab.check(compiled(more=MORE), [PROBLEM], progress=False)
+    assert not found.ok
+    finding = found.smallest.findings[0]
+    assert finding.kind == "race" and "the grid between the two" in finding.text
+
+
+def test_a_grid_begins_after_the_end_of_one_that_lets_nothing_start_early() -> None:
+    kernel = compiled(more=MORE)
+    source = kernel.source.replace("griddepcontrol_launch_dependents();\n    const int i", "const int i", 1)
+    assert source != kernel.source
+    assert convlab.check(convlab.compile(source, name="late", engine="sim"), PROBLEM).ok
 
 
 @pytest.mark.gpu

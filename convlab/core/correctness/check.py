@@ -541,13 +541,19 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     # A kernel that is too slow for some problems may still be incorrect in a setting.
     checker.seconds_lost = 0.0
     passed = [report for report in reports.reports if report.ok]
-    for trials in checker.stricter.trials(passed) if passed else ():
-        if any(report.outcome == INCORRECT for report in reports.reports):
-            break
+    more = checker.stricter.trials(passed) if passed and not _is_incorrect(reports) else ()
+    for trials in more:
         reports = _check_settings(checker, reports, trials)
+        if _is_incorrect(reports):
+            break
     if kernel.source:
         reports = _with_largest(reports)
     return reports
+
+
+def _is_incorrect(reports: Reports) -> bool:
+    """Return whether a run found an error of the kernel; others may have been out of time."""
+    return any(report.outcome == INCORRECT for report in reports.reports)
 
 
 def _lines_for_gpus(kernel: Runnable) -> int:
