@@ -226,7 +226,8 @@ void Worker::report_uninitialised(Cell& cell, const CheckedAccess& checked, uint
         for (unsigned i = 0; i < 4; ++i) stored |= mask >> i & 1 && bytes[i] != g_fill();
         if (stored) return;
     }
-    report(checked.global || !g_forgives, "uninitialised read", sites[checked.site].pc, {},
+    bool error = checked.global || !g_forgives;
+    report(error, "uninitialised read", sites[checked.site].pc, {},
            "%s %s, which nothing has written", access_to(checked.kind), place(address));
 }
 
