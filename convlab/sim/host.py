@@ -224,6 +224,7 @@ def _run(request: dict, report: int) -> None:
         }
         if request.get("beside"):
             _call_beside(entry, request, runtime, tensors)
+            runtime.sim_other_call()
         for problem, sizes in request.get("earlier", ()):
             _call_earlier(problem, sizes, request, runtime, tensors)
         limit = request["workspace_limit"]

@@ -20,6 +20,7 @@ from ..core.correctness.report import Report
 from ..core.correctness.setting import Offsets, Setting
 from ..core.errors import LaunchError
 from ..core.kernel.runnable import Runnable
+from ..core.problem.computation import WEIGHT_GRADIENT
 from ..core.problem.named import problem as named_problem
 from ..core.problem.problem import Problem
 from .after_others import (
@@ -140,6 +141,8 @@ _DEFINES_REQUESTS = "convlab.cuh"
 # A kernel that counts blocks in a variable of the file may split the channels. Calls with other channels then
 # change the variable.
 _SPLIT = "N1 C96 H5 W6 K8 R3 S3 p1"
+# The same for the pixels of a weight gradient.
+_SPLIT_PIXELS = "N2 C2 H80 W70 K4 R3 S3 p1"
 # All sizes are odd, and there are images for several chunks: code for pairs of numbers may leave out the last one.
 _ODD = ("N9 C5 H7 W5 K3 R3 S3 p1", "N9 C5 H7 W5 K3 R1 S1")
 FEW_MACS = 500_000
@@ -187,7 +190,9 @@ def host_problems(kernel: Runnable, correct: Iterable[Problem]) -> list[Problem]
     first = _supported(kernel, [*map(named_problem, _HOSTS), *small])[:1]
     pointwise = _supported(kernel, [named_problem(_POINTWISE)])
     large = _supported(kernel, [named_problem(_LARGE)]) if _requests_shared(kernel) else []
-    split = _supported(kernel, [named_problem(_SPLIT)]) if has_variables(kernel) else []
+    is_weight_gradient = kernel.computes == WEIGHT_GRADIENT.name
+    to_split = _SPLIT_PIXELS if is_weight_gradient else _SPLIT
+    split = _supported(kernel, [named_problem(to_split)]) if has_variables(kernel) else []
     second = [with_relu(kernel, problem) for problem in pointwise or first]
     return list(dict.fromkeys([*first, *second, *split, *large]))
 

@@ -534,6 +534,12 @@ set<<<1, 1, 0, stream>>>(w);
 // in last:
 sum += scale - filt[0];
 
+// case a_counter_in_the_module: race
+// in before:
+__device__ unsigned tickets;
+// in last:
+if (idx % 256 == 0) atomicInc(&tickets, (unsigned)((total + 255) / 256 - 1));
+
 // case a_filter_in_the_module: race
 // in before:
 __device__ float kept[1 << 12];

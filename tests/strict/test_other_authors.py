@@ -194,6 +194,18 @@ def test_chunks_of_odd_sizes_are_tried() -> None:
     assert odd and all(problem.C * problem.H * problem.W % 2 for problem in odd)
 
 
+@pytest.mark.parametrize("computes, pixels", [("forward", 30), ("weight gradient", 11_200)])
+def test_a_kernel_with_variables_runs_on_a_problem_that_it_may_split(computes: str, pixels: int) -> None:
+    """A forward kernel splits channels, one of a weight gradient splits pixels."""
+    gradient = "_weight_gradient" if computes != "forward" else ""
+    rest = "float*, void*" if gradient else "const float*, float*, void*"
+    text = f"// computes: {computes}\n#include \"convlab.cuh\"\n__device__ int tickets[4];\n"
+    entry = f"const char* conv2d{gradient}(const ConvProblem*, const float*, const float*, {rest}, size_t, cudaStream_t)"
+    kernel = convlab.compile(f"{text}CONVLAB_ENTRY {entry} {{ return nullptr; }}", name="counts", engine="sim")
+    hosts = settings.host_problems(kernel, [])
+    assert any(problem.N * problem.P * problem.Q == pixels for problem in hosts), hosts
+
+
 @pytest.mark.parametrize("header, is_tried", [("", True), ("// atomics: yes", False)])
 def test_sums_of_many_pixels_are_tried_with_undeclared_atomics(header: str, is_tried: bool) -> None:
     text = f"// computes: weight gradient\n{header}\n#include \"convlab.cuh\"\n__device__ void f(float* x) {{ atomicAdd(x, 1.0f); }}\n"

@@ -32,6 +32,8 @@ void sim_host(cudaStream_t stream) {
     else end_call(g_stream);
     host_runs(g_stream = stream);
 }
+// The launches so far are of a call that runs at the same time as the next one.
+void sim_other_call() { g_other_call = g_launch; }
 // The next call of conv2d comes directly after the last one on its stream.
 void sim_follows() { g_follows = true; }
 // Sets the GPU that the simulator is; the numbers are those of SimDevice, in its order.

@@ -51,6 +51,8 @@ inline bool Worker::is_ordered_before(const Mark& m, bool global, const CheckedA
 // plain stores to a volatile, and each has a scope that includes the other's thread.
 inline bool Worker::are_compatible(const Mark& m, const CheckedAccess& checked) const {
     if (!m.sync || !checked.sync) return false;
+    // Two calls that run at the same time share no counters: they would take each other's numbers.
+    if (m.launch <= g_other_call && launch->number > g_other_call) return false;
     if (checked.kind == Kind::store && g_site_kind[m.site].kind == Kind::store) return false;
     if (m.block == uint32_t(block) && m.launch == launch->number) return true;
     return !g_site_kind[m.site].of_block && !g_site_kind[checked.site].of_block;

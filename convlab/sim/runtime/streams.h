@@ -33,6 +33,7 @@ std::vector<Operation> g_operations(1);
 std::vector<Order> g_events(1);  // what was ordered before each event's record; 0: not recorded
 Order g_host_waited;             // what the host has waited for
 uint32_t g_begun = 0;            // the caller's last operation on conv2d's stream
+uint16_t g_other_call = 0;       // launches up to this number are of a call that runs at the same time
 bool g_follows = false;          // the next call of conv2d comes directly after the one before
 std::vector<uint16_t> g_left;    // operations of this call of conv2d that no join orders yet
 
