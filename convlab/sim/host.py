@@ -233,12 +233,12 @@ def _run(request: dict, report: int) -> None:
         if workspace_bytes > limit:
             return
         shift = request.get("workspace_shift", 0)
+        again = bool(request.get("again"))
         error = None
-        if request.get("again"):
+        if again:
             error = _convolve(entry, workspace_bytes, runtime, shift, *tensors.values())
             runtime.sim_follows()
         if not error:
-            again = bool(request.get("again"))
             error = _convolve(entry, workspace_bytes, runtime, shift, *tensors.values(), is_prepared=again)
     if not error and (code := runtime.cudaPeekAtLastError()):
         error = runtime.cudaGetErrorString(code).decode()

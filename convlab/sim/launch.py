@@ -57,9 +57,8 @@ class SimLaunch(Launch):
         self._uncounted_build: Build | None = None
         self._trace = None
         self._runs = 0
-        self._earlier: list[tuple[list[int], dict[str, int]]] = []
-        self._beside = False
-        self._again = False
+        # The options of `simulate` for calls before this one: earlier, beside or again.
+        self._other_calls: dict[str, Any] = {}
         self.launches: list[dict[str, object]] = []
         names = ("x", "w", "bias")
         tensors = {n: t for n, t in zip(names, inputs, strict=True) if t is not None}
@@ -93,14 +92,12 @@ class SimLaunch(Launch):
                 self._arena,
                 self._build_for(schedule),
                 schedule=schedule,
-                earlier=self._earlier,
-                beside=self._beside,
-                again=self._again,
                 watch=self.most_watched,
                 most_threads=self.most_threads,
                 counts=self.counted,
                 workspace_shift=self._workspace_shift,
                 forgives=self.forgives,
+                **self._other_calls,
             )
         except LaunchError as error:
             self.findings = error.findings
@@ -127,31 +124,28 @@ class SimLaunch(Launch):
     def call_after(self, earlier: Sequence[Problem]) -> None:
         """Call the kernel for other problems first, and then for this one, in one process."""
         format = self.runnable.format
-        self._earlier = []
+        calls = []
         for problem in earlier:
             names = problem.computation.names
             sizes = {names[place]: size for place, size in format.bytes(problem).items()}
-            self._earlier.append((integers(problem.variables()), sizes))
-        try:
-            self()
-        finally:
-            self._earlier = []
+            calls.append((integers(problem.variables()), sizes))
+        self._call_with(earlier=calls)
 
     def call_beside(self) -> None:
         """Call the kernel while another call for the same inputs runs on another stream."""
-        self._beside = True
-        try:
-            self()
-        finally:
-            self._beside = False
+        self._call_with(beside=True)
 
     def call_again(self) -> None:
         """Call the kernel twice on one stream, one call directly after the other."""
-        self._again = True
+        self._call_with(again=True)
+
+    def _call_with(self, **other_calls: Any) -> None:
+        """Call the kernel in a process that also makes other calls."""
+        self._other_calls = other_calls
         try:
             self()
         finally:
-            self._again = False
+            self._other_calls = {}
 
     @property
     def workspace_bytes(self) -> int:

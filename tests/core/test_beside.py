@@ -172,3 +172,12 @@ def test_the_problems_are_few_small_and_supported():
     (scaled,) = beside.problems_beside(Fake(), [large])
     assert scaled.macs <= 1_000_000
     assert beside.problems_beside(Fake(), [PLAIN]) == [PLAIN]
+
+
+def test_an_error_without_counts_stays_if_the_run_with_counts_finds_none(monkeypatch):
+    def examined(kernel, problem, seed, notes=(), setting=beside.ORDINARY):
+        return SimpleNamespace(ok=setting.counted, counted=setting.counted)
+
+    monkeypatch.setattr(beside, "examine", examined)
+    report = beside._examined(Fake(), PLAIN, 0, beside.ORDINARY)
+    assert not report.ok and not report.counted

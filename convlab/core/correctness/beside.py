@@ -17,7 +17,7 @@ from ..kernel.runnable import Runnable
 from ..problem.named import problem as named_problem
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
-from .examine import examine, failed
+from .examine import examine, failed, uncounted_first
 from .report import Report, Reports
 from .setting import ORDINARY, Setting
 
@@ -134,10 +134,7 @@ def _examined(twin: Runnable, problem: Problem, seed: int, setting: Setting) -> 
     try:
         try:
             twin.uncounted().build()
-            # Without counts it is faster, and finds the same errors.
-            report = examine(twin, problem, seed, setting=replace(setting, counted=False))
-            # Counts show which source line stored an incorrect output.
-            return report if report.ok else examine(twin, problem, seed, setting=setting)
+            return uncounted_first(lambda each: examine(twin, problem, seed, setting=each), setting)
         except LaunchError as error:
             return failed(twin, problem, error, setting)
     except UnsupportedError as error:

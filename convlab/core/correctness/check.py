@@ -42,7 +42,7 @@ from ..problem.named import members
 from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
-from .examine import examine, failed, may_vary, simulated_seconds
+from .examine import examine, failed, may_vary, simulated_seconds, uncounted_first
 from .report import NOTHING_COMPARED, Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
@@ -61,7 +61,7 @@ _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
 _CONDITION = re.compile(r"\s*#\s*(?P<kind>ifdef|ifndef|if)\b\s*(?P<own>CONVLAB_SIMULATOR\b)?")
 _ELSE = re.compile(r"\s*#\s*(else|elif)\b")
 _ENDIF = re.compile(r"\s*#\s*endif\b")
-# A problem of a default check is long if a dimension, the number of outputs or the number of their rows
+# A problem of a default check is long if a dimension, the number of inputs, of outputs or of their rows
 # is larger than this: some kernels compute a row at a time. On the simulator a long problem runs only
 # once.
 _LONG = 1200
@@ -424,12 +424,7 @@ class Checker:
 
     def _run_uncounted(self, problem: Problem, setting: Setting) -> Report:
         """Check one problem without counts, which is faster, and then with them if it is incorrect."""
-        quick = self.run(problem, replace(setting, counted=False))
-        if quick.ok:
-            return quick
-        # Counts show which source line stored an incorrect output.
-        counted = self.run(problem, setting)
-        return quick if counted.ok else counted
+        return uncounted_first(partial(self.run, problem), setting)
 
     def _sampled(self, problem: Problem, takes_long: bool = False) -> Report | None:
         """Return the report of a sample of the blocks, where that is enough; None if all should run."""

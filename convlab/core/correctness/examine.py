@@ -10,7 +10,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -337,6 +337,18 @@ def _run(launch: Launch, setting: Setting = ORDINARY, earlier: Sequence[Problem]
 def _run_uncounted(launch: Launch) -> bool:
     """Run a launch again, as `_run` does; the simulator only looks for errors."""
     return _run(launch, dataclasses.replace(_UNCOUNTED, forgives=launch.forgives))
+
+
+def uncounted_first(run: Callable[[Setting], Report], setting: Setting) -> Report:
+    """Return the report of a run without counts, which is faster, or with them if it is incorrect.
+
+    Counts show which source line stored an incorrect output.
+    """
+    quick = run(dataclasses.replace(setting, counted=False))
+    if quick.ok:
+        return quick
+    counted = run(setting)
+    return quick if counted.ok else counted
 
 
 def may_vary(kernel: Runnable) -> bool:
