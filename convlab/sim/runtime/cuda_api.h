@@ -130,7 +130,7 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
         launch.previous = issued.previous;
         Operation& mine = g_operations[launch.number];
         mine.previous = issued.previous;
-        launch.still_runs = mine.still_runs = still_running(issued.previous);
+        mine.still_runs = still_running(issued.previous);
     }
     launch.cooperative = cooperative;
     launch.cluster_x = cluster.x, launch.cluster_y = cluster.y, launch.cluster_z = cluster.z;

@@ -23,7 +23,7 @@ void Worker::waits_for_previous() {
 
 // Returns whether an earlier launch of this stream may still run, although the block has waited for the previous one.
 inline bool Worker::may_still_run(uint16_t number) const {
-    const std::vector<uint16_t>& all = launch->still_runs;
+    const std::vector<uint16_t>& all = g_operations[launch->number].still_runs;
     return !all.empty() && std::find(all.begin(), all.end(), number) != all.end();
 }
 

@@ -267,7 +267,6 @@ struct Launch {
     const char* name;
     uint16_t number;
     uint16_t previous = 0;  // the launch that may still run when this one begins; 0: none
-    std::vector<uint16_t> still_runs;  // the launches before that one that may still run
     dim3 grid, block;
     bool after_all = true;         // all earlier operations are ordered before this launch
     std::vector<uint32_t> before;  // else, of each stream, how many are; see streams.h
