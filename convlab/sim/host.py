@@ -14,6 +14,7 @@ import mmap
 import os
 import select
 import signal
+import time
 from ctypes import c_double, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
@@ -34,6 +35,11 @@ _MOST_FILLED = 1 << 20
 # A run ends itself at its time limit, unless the signal arrived where it may not report anything. The
 # host process ends it after so many more seconds.
 _GRACE = 2.0
+# How often it is looked how much memory a run has, in seconds. A run that has more than the first share of the
+# machine's memory is ended when less than the second share is left.
+_MEMORY_SECONDS = 0.25
+_LARGE_SHARE = 0.25
+_LEAST_LEFT = 0.08
 # Address and bytes of the workspace and the plan, by name. All calls of a request share them.
 _own_memory: dict[bytes, tuple[int, int]] = {}
 # The byte that new memory of these is filled with.
@@ -89,10 +95,13 @@ def _run_in_child(server, request: dict) -> tuple[int, str]:
             os.dup2(output, 1)
             os.dup2(output, 2)
         _run_and_exit(request, report)
-    is_late = not _ends(process, request["time_limit"] + _GRACE)
-    if is_late:
+    reason = _wait(process, request["time_limit"] + _GRACE)
+    if reason:
         os.kill(process, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if status == -signal.SIGKILL and not reason:
+        # Nobody but the system ends it so.
+        reason = "out of memory"
     child.end_children()
     if is_tried:
         printed = _contents(output)
@@ -101,7 +110,7 @@ def _run_in_child(server, request: dict) -> tuple[int, str]:
         elif printed:
             os.write(1, printed)
     text = _contents(report).decode(errors="replace")
-    return status, f"{text}late\t\n" if is_late else text
+    return status, f"{text}{reason}\t\n" if reason else text
 
 
 @functools.cache
@@ -115,15 +124,31 @@ def _load_runtime(path: str) -> None:
         ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
 
 
-def _ends(process: int, seconds: float) -> bool:
-    """Wait for the end of a child for this time; return whether it ended."""
+def _wait(process: int, seconds: float) -> str:
+    """Wait for the end of a child; return why it must be ended, "late" or "out of memory", or "" if it ended."""
+    end = time.monotonic() + seconds
     ended = os.pidfd_open(process)
     watch = select.poll()
     watch.register(ended, select.POLLIN)
     try:
-        return bool(watch.poll(1e3 * seconds))
+        while (left := end - time.monotonic()) > 0:
+            if watch.poll(1e3 * min(left, _MEMORY_SECONDS)):
+                return ""
+            if _exhausts_memory(process):
+                return "out of memory"
+        return "late"
     finally:
         os.close(ended)
+
+
+def _exhausts_memory(process: int) -> bool:
+    """Return whether little memory is left on this machine because a process has much of it."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kib = {row[0]: int(row[1]) for row in rows}
+    taken = pages * mmap.PAGESIZE >> 10
+    total = kib["MemTotal:"]
+    return taken > _LARGE_SHARE * total and kib["MemAvailable:"] < _LEAST_LEFT * total
 
 
 def _in_memory(name: str) -> int:

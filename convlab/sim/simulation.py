@@ -309,6 +309,12 @@ def _failure(
         return TooManyThreads(text)
     if result.missing:
         return _not_run(label, result.missing)
+    if result.exhausted_memory:
+        return LaunchError(
+            f"{label} was ended because this machine's memory ran out: it accesses more of x, w, y and the workspace "
+            "than there is memory, or other programs need it; this says nothing about the kernel",
+            kind="memory",
+        )
     if result.error is not None:
         note = f" ({result.note})" if result.note else ""
         lines = [f"{label} failed: {shortened(result.error, label)}{note}"]

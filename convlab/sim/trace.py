@@ -71,6 +71,7 @@ class Trace:
         kernel.
     stalled : whether the run was stopped because no block finished.
     is_late : whether the host process ended the run, which did not end itself at its time limit.
+    exhausted_memory : whether it was ended because this machine's memory ran out.
     launched : of a run that was stopped in its host code: how many launches had finished.
     quiet : of a run that was stopped: the seconds since a block finished last, and of the whole run,
         in which the process worked.
@@ -104,6 +105,7 @@ class Trace:
         self.complete = not rows["recorded"]
         self.stalled = bool(rows["stalled"])
         self.is_late = bool(rows["late"])
+        self.exhausted_memory = bool(rows["out of memory"])
         self.quiet = tuple(map(float, self._last("quiet", "0\t0").split("\t")))
         self.launched = int(self._last("launched", "0"))
         self.progress: tuple[int, int, int, str] | None = None

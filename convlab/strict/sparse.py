@@ -128,9 +128,9 @@ _WORD = 1 << 32
 _LEAST_PAST = 0.03
 # At most this many outputs are compared.
 _COMPARED = 20_000
-# Errors of a run that say nothing about the kernel here: it takes long, or needs more workspace than there is. The
-# others have no kind, or name what the simulator lacks.
-_OF_ITS_LIMITS = ("endless loop", "out of time", "too little workspace")
+# Errors of a run that say nothing about the kernel here: it takes long, or needs more workspace or memory than
+# there is. The others have no kind, or name what the simulator lacks.
+_OF_ITS_LIMITS = ("endless loop", "out of time", "too little workspace", "memory")
 OF_THE_RUN = ("", "not simulated", *_OF_ITS_LIMITS)
 
 
@@ -198,7 +198,7 @@ def sparse_problems(kernel: Runnable) -> list[Problem]:
 
 @contextmanager
 def _limits_say_nothing() -> Iterator[None]:
-    """Take the kind from an error that means that the kernel takes long, or needs more workspace."""
+    """Take the kind from an error that means that the kernel takes long, or needs more workspace or memory."""
     try:
         yield
     except LaunchError as error:

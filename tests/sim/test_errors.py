@@ -326,7 +326,7 @@ HOST: dict[str, tuple[str, str]] = {
     "abort": ("abort();", r"abort\(\) was called"),
     "exit": ("exit(0);", r"exit\(\) was called"),
     "quick": ("if (fork() == 0) exit(1); std::quick_exit(0);", r"exit\(\) was called"),
-    "killed": ("raise(SIGKILL);", "SIGKILL, sent from outside"),
+    "killed": ("raise(SIGKILL);", "memory ran out"),
     "thrown": ("throw 1;", "abort: an exception was thrown and not caught\n"),
     "caught by none": ("(void)std::vector<int>(2).at(9);", "not caught: .*range_check"),
     "terminate": ("std::terminate();", r"std::terminate\(\) was called"),

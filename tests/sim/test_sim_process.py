@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 import convlab
 from convlab.core.errors import BuildError, LaunchError
-from convlab.core.machine import toolchain
+from convlab.core.machine import child, toolchain
 from convlab.core.problem.format import parse_format
 from convlab.core.problem.problem import Problem
 from convlab.sim import library, simulation
@@ -104,6 +106,38 @@ def test_a_static_initialiser_that_ends_its_process_is_an_error_here(how: str) -
         run(kernel(static=f"static int start = [] {{ {text} return 0; }}();", time_limit=limit))
     assert caught.value.kind == kind
     assert works()
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the module of the host process, which imports only modules of its own folder and of core/machine."""
+    monkeypatch.syspath_prepend(Path(child.__file__).parent)
+    spec = importlib.util.spec_from_file_location("host", Path(simulation.__file__).with_name("host.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_run_that_the_system_kills_says_nothing_about_the_kernel() -> None:
+    with pytest.raises(LaunchError, match="memory ran out: .* says nothing about the kernel") as caught:
+        run(kernel("raise(SIGKILL);"))
+    assert caught.value.kind == "memory"
+    assert works()
+
+
+@pytest.mark.parametrize("large, left, is_ended", [(0, 1, True), (1, 1, False), (0, 0, False)])
+def test_a_run_with_much_memory_is_ended_when_little_is_left(
+    host: ModuleType, monkeypatch: pytest.MonkeyPatch, large: int, left: int, is_ended: bool
+) -> None:
+    """The shares of the machine's memory are 0 and 1, so that any run has more or less than them."""
+    monkeypatch.setattr(host, "_LARGE_SHARE", large)
+    monkeypatch.setattr(host, "_LEAST_LEFT", left)
+    process = subprocess.Popen(["sleep", "9"])
+    try:
+        assert host._wait(process.pid, 0.6) == ("out of memory" if is_ended else "late")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_killed_host_process_is_no_endless_loop() -> None:
