@@ -218,38 +218,70 @@ class Cancelled(UnusualData):
 class Overflowing(UnusualData):
     """Let products and partial sums exceed the largest fp16 number, 65504, but not the results.
 
-    For even k the bias brings the sum back, for odd k another channel does, as far as there are any.
+    For even k the bias brings the sum back, for odd k another channel does, as far as there are any. In a data
+    gradient another filter does, and in a weight gradient another image.
     """
 
     name: str = "overflowing"
     words: str = "on sums that exceed 65504 before the last term is added"
 
     def applies(self, kernel: Runnable, problem: Problem) -> bool:
-        """Return whether x and y are fp16, and a sum has another term that brings it back."""
+        """Return whether the inputs and the result are fp16, and a sum has another term that brings it back."""
         dtypes = {kernel.format.x.torch_dtype, kernel.format.y.torch_dtype}
-        has_two = problem.bias or problem.C > problem.groups
-        is_forward = problem.computation.is_forward
-        return dtypes == {torch.float16} and has_two and not kernel.mixes and is_forward
+        if problem.computes == DATA_GRADIENT.name:
+            has_two = problem.K > problem.groups
+        elif problem.computes == WEIGHT_GRADIENT.name:
+            has_two = problem.N > 1
+        else:
+            has_two = problem.bias or problem.C > problem.groups
+        return dtypes == {torch.float16} and has_two and not kernel.mixes
 
     def change(self, inputs: Inputs, problem: Problem, format: Format, mixes: str | None) -> Inputs:
         """Return data for sums of 256 * 288 - 57344 = 16384, and small integers."""
-        x, w, bias = inputs
-        x = _whole(x, 3)
-        w = _whole(w * math.sqrt(problem.terms), 2)
-        channels = problem.C // problem.groups
-        for channel in range(min(channels, 2)):
-            x[:, channel::channels] = 256
-        _put_into_middle(w, 0, 288)
-        by_channel = (
-            torch.arange(problem.K) % 2 == 1 if channels > 1 else torch.zeros(problem.K) > 0
-        )
-        if bias is None:
-            by_channel |= True
-        else:
-            bias = torch.where(by_channel.to(bias.device), 0.0, -57344.0)
-        if channels > 1:
-            _put_into_middle(w, 1, torch.where(by_channel.to(w.device), -224.0, 0.0))
-        return x, w, bias
+        first, second, bias = inputs
+        first = _whole(first, 3)
+        second = _whole(second * math.sqrt(problem.terms), 2)
+        if problem.computes == DATA_GRADIENT.name:
+            return *_overflowing_dx(problem, first, second), bias
+        if problem.computes == WEIGHT_GRADIENT.name:
+            return *_overflowing_dw(first, second), bias
+        return _overflowing_y(problem, first, second, bias)
+
+
+def _overflowing_y(problem: Problem, x: Tensor, w: Tensor, bias: Tensor | None) -> Inputs:
+    """Return x, w and bias of a convolution with such sums over its channels."""
+    channels = problem.C // problem.groups
+    for channel in range(min(channels, 2)):
+        x[:, channel::channels] = 256
+    _put_into_middle(w, 0, 288)
+    by_channel = torch.arange(problem.K) % 2 == 1 if channels > 1 else torch.zeros(problem.K) > 0
+    if bias is None:
+        by_channel |= True
+    else:
+        bias = torch.where(by_channel.to(bias.device), 0.0, -57344.0)
+    if channels > 1:
+        _put_into_middle(w, 1, torch.where(by_channel.to(w.device), -224.0, 0.0))
+    return x, w, bias
+
+
+def _overflowing_dx(problem: Problem, dy: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Return dy and w of a data gradient with such sums over the filters of a group."""
+    filters = problem.K // problem.groups
+    for k, value in ((0, 288), (1, -224)):
+        dy[:, k::filters] = 256
+        w[k::filters] = 0
+        w[k::filters, :, problem.R // 2, problem.S // 2] = value
+    return dy, w
+
+
+def _overflowing_dw(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x and dy of a weight gradient with such sums over the images: one pixel of two of them counts."""
+    x[:] = 256
+    middle = dy.shape[2] // 2, dy.shape[3] // 2
+    dy[:] = 0
+    dy[0, :, *middle] = 288
+    dy[-1, :, *middle] = -224
+    return x, dy
 
 
 def _put_into_middle(w: Tensor, channel: int, value: float | Tensor) -> None:
