@@ -13,6 +13,7 @@ import convlab
 from convlab.core.correctness import check as checking
 from convlab.core.correctness import reference
 from convlab.core.correctness.check import Checker
+from convlab.core.correctness.gpu_lines import lines_for_gpus
 from convlab.core.correctness.report import Report
 from convlab.core.correctness.setting import Setting
 from convlab.core.errors import BuildError, LaunchError
@@ -172,44 +173,45 @@ def test_a_kernel_that_is_slow_on_one_problem_is_still_tried_in_all_settings(mon
     assert not found.ok and "inf and NaN" in found.smallest.setting
 
 
-def test_lines_that_only_a_gpu_compiles_are_counted() -> None:
-    lines = "#ifdef CONVLAB_SIMULATOR\n// here\n#else\n// there\n\n#if 1\n// there too\n#endif\n#endif\n"
-    lines += "#ifndef CONVLAB_SIMULATOR\n// there\n#else\n// here\n#endif\n#ifdef OTHER\n// here\n#else\n// here\n#endif"
-    assert checking._lines_for_gpus(spoilt(before=lines)) == 3
-    assert checking._lines_for_gpus(spoilt()) == 0
+FOR_GPUS = """#ifdef CONVLAB_SIMULATOR
+// here
+#else
+// there
+
+#if 1
+// there too
+#endif
+#endif
+CONDITION
+// there
+#else
+// here
+#endif
+#ifdef OTHER
+// here
+#else
+// here
+#endif
+#if OTHER || !CONVLAB_SIMULATOR
+// perhaps
+#endif
+"""
+CONDITIONS = (
+    "#ifndef CONVLAB_SIMULATOR",
+    "  # if ! defined ( CONVLAB_SIMULATOR )",
+    "#if !defined CONVLAB_SIMULATOR",
+    "#if !CONVLAB_SIMULATOR",
+)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_lines_that_only_a_gpu_compiles_are_counted(condition: str) -> None:
+    assert lines_for_gpus(FOR_GPUS.replace("CONDITION", condition)) == 3
+    turned = condition.replace("ifndef", "ifdef").replace("!", "")
+    assert lines_for_gpus(f"{turned}\n// here\n#else\n// there\n#endif") == 1
+
+
+def test_a_check_says_how_many_lines_only_a_gpu_compiles() -> None:
+    lines = FOR_GPUS.replace("CONDITION", CONDITIONS[0])
     found = convlab.check(spoilt(before=lines, last="sum += 1;"), count=0, progress=False)
     assert "not run: 3 lines that only a GPU compiles" in str(found)
-
-
-def test_strides_and_dilations_with_a_common_divisor() -> None:
-    """Between two taps of a phase are stride / gcd(stride, dilation) taps."""
-    problem = convlab.problem("awkward.stride_4_dilation_2")
-    pairs = list(zip(problem.stride, problem.dilation, strict=True))
-    assert all(math.gcd(stride, dilation) > 1 and dilation % stride for stride, dilation in pairs)
-
-
-def test_chunks_of_odd_sizes_are_tried() -> None:
-    kernel = spoilt(workspace="CONVLAB_ENTRY size_t conv2d_workspace(const ConvProblem* p, size_t limit) { return limit < p->N ? limit : p->N; }")
-    odd = [problem for problem, _ in settings.workspace_trials(kernel) if problem.N == 9]
-    assert odd and all(problem.C * problem.H * problem.W % 2 for problem in odd)
-
-
-@pytest.mark.parametrize("computes, pixels", [("forward", 30), ("weight gradient", 11_200)])
-def test_a_kernel_with_variables_runs_on_a_problem_that_it_may_split(computes: str, pixels: int) -> None:
-    """A forward kernel splits channels, one of a weight gradient splits pixels."""
-    gradient = "_weight_gradient" if computes != "forward" else ""
-    rest = "float*, void*" if gradient else "const float*, float*, void*"
-    text = f"// computes: {computes}\n#include \"convlab.cuh\"\n__device__ int tickets[4];\n"
-    entry = f"const char* conv2d{gradient}(const ConvProblem*, const float*, const float*, {rest}, size_t, cudaStream_t)"
-    kernel = convlab.compile(f"{text}CONVLAB_ENTRY {entry} {{ return nullptr; }}", name="counts", engine="sim")
-    hosts = settings.host_problems(kernel, [])
-    assert any(problem.N * problem.P * problem.Q == pixels for problem in hosts), hosts
-
-
-@pytest.mark.parametrize("header, is_tried", [("", True), ("// atomics: yes", False)])
-def test_sums_of_many_pixels_are_tried_with_undeclared_atomics(header: str, is_tried: bool) -> None:
-    text = f"// computes: weight gradient\n{header}\n#include \"convlab.cuh\"\n__device__ void f(float* x) {{ atomicAdd(x, 1.0f); }}\n"
-    entry = "CONVLAB_ENTRY const char* conv2d_weight_gradient(const ConvProblem*, const float*, const float*, float*, void*, size_t, cudaStream_t) { return nullptr; }"
-    kernel = convlab.compile(text + entry, name="adds", engine="sim")
-    tried = stricter.Strict(kernel).problems(0, 0)
-    assert any(problem.H * problem.W > 1 << 20 for problem in tried) == is_tried

@@ -43,6 +43,7 @@ from ..problem.named import problems as named_problems
 from ..problem.problem import Problem
 from .beside import Beside
 from .examine import examine, failed, may_vary, simulated_seconds, uncounted_first
+from .gpu_lines import lines_for_gpus
 from .report import NOTHING_COMPARED, Report, Reports
 from .setting import ONCE, ORDINARY, Setting
 from .stricter import Stricter, settings, stricter
@@ -57,10 +58,6 @@ _SIM_SECONDS_PER_TRY = 0.1
 _INT = 1 << 31
 # Matches the declaration of an array.
 _ARRAY = re.compile(r"^[\w \t]*\b\w+[ \t]+\w+\[[^\]]*\][^;()]*[;={]", re.M)
-# Matches the start of a condition, whether it asks if the simulator compiles; its other part; and its end.
-_CONDITION = re.compile(r"\s*#\s*(?P<kind>ifdef|ifndef|if)\b\s*(?P<own>CONVLAB_SIMULATOR\b)?")
-_ELSE = re.compile(r"\s*#\s*(else|elif)\b")
-_ENDIF = re.compile(r"\s*#\s*endif\b")
 # A problem of a default check is long if a dimension, the number of inputs, of outputs or of their rows
 # is larger than this: some kernels compute a row at a time. On the simulator a long problem runs only
 # once.
@@ -525,7 +522,7 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
     drawn = len(generated) - named
     what = f"{len(needed)} fixed and {drawn} generated problems, seed {checker.seed}{sides}"
     notes = (what,)
-    if kernel.counts and (lines := _lines_for_gpus(kernel)):
+    if kernel.counts and (lines := lines_for_gpus(kernel.source or "")):
         notes += (f"not run: {lines} lines that only a GPU compiles (#ifndef CONVLAB_SIMULATOR); check them on a GPU",)
     if repeated:
         notes += (f"not run: {repeated} fixed problems that repeat others for this kernel",)
@@ -549,24 +546,6 @@ def _check_by_default(checker: Checker, count: int) -> Reports:
 def _is_incorrect(reports: Reports) -> bool:
     """Return whether a run found an error of the kernel; others may have been out of time."""
     return any(report.outcome == INCORRECT for report in reports.reports)
-
-
-def _lines_for_gpus(kernel: Runnable) -> int:
-    """Return how many lines of a kernel's file the simulator leaves out, by an #ifdef of its own."""
-    count = 0
-    # Of each open condition: whether it is about the simulator, and whether this part is left out.
-    open_ones: list[tuple[bool, bool]] = []
-    for line in (kernel.source or "").splitlines():
-        if condition := _CONDITION.match(line):
-            open_ones.append((bool(condition["own"]), condition["kind"] == "ifndef" and bool(condition["own"])))
-        elif _ELSE.match(line) and open_ones:
-            own, left_out = open_ones.pop()
-            open_ones.append((own, own and not left_out))
-        elif _ENDIF.match(line) and open_ones:
-            open_ones.pop()
-        elif any(left_out for _, left_out in open_ones) and line.strip():
-            count += 1
-    return count
 
 
 def _with_largest(reports: Reports) -> Reports:
