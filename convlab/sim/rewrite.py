@@ -26,6 +26,12 @@ _SHARED = re.compile(
     r"(?:\b|(?<=\s)::)(?!(?:else|do)\b)\w[\w:]*(?:<[^;{}()\n]*>)?(?<!:)[ \t*]+)*)"
     r"\b(?P<word>__shared__)\s+(?P<rest>[^;{}]*?)\s*;"
 )
+# The same for a type that is defined in the declaration, up to its members.
+_SHARED_TYPE = re.compile(
+    rf"(?P<before>(?:\b(?:static|volatile)\s+|{_ALIGN_TEXT})*\b(?P<word>__shared__)\s+"
+    rf"(?:\b(?:static|volatile)\s+|{_ALIGN_TEXT})*)"
+    rf"(?P<key>union|struct)\b\s*(?P<align>{_ALIGN_TEXT})?(?P<name>\w+)?\s*(?P<open>{{)"
+)
 # A variable outside of functions, up to its end or its initialiser.
 _VARIABLE = re.compile(
     rf"\b__(?:device|constant|managed)__\b(?P<rest>(?:{_ALIGN_TEXT}|\[[^\]]*\]|[^;{{}}()\[\]=#])*)"
@@ -148,10 +154,16 @@ def rewrite(source: str, where: str = "kernel", functions: Collection[str] = ())
         edits.append((*call.span("cast"), "(" if "<" in call["cast"] else ""))
     at = 0
     declared = {match.start("word"): match for match in _SHARED.finditer(blank)}
+    with_type = {match.start("word"): match for match in _SHARED_TYPE.finditer(blank)}
     try:
         for word in re.finditer(r"\b__shared__\b", blank):
             at = word.start()
-            if at not in declared or blank[blank.rfind("\n", 0, at) + 1 :].lstrip()[:1] == "#":
+            if blank[blank.rfind("\n", 0, at) + 1 :].lstrip()[:1] == "#":
+                raise ValueError(_READABLE)
+            if at in with_type:
+                edits += _type_and_variables(blank, with_type[at])
+                continue
+            if at not in declared:
                 raise ValueError(_READABLE)
             edits.append((*declared[at].span(), _declaration(blank, declared[at])))
         edits += _variables(blank)
@@ -178,8 +190,30 @@ def _declaration(blank: str, match: re.Match[str]) -> str:
     kind = " ".join(parsed["type"].split())
     dynamic = "extern" in whole.split()
     inside = _in_function(blank[: match.start()])
+    return _shared_variables(kind, [parsed["declarator"], *more], dynamic, inside)
+
+
+def _type_and_variables(blank: str, match: re.Match[str]) -> Iterator[tuple[int, int, str]]:
+    """Yield the edits that separate a type from the ``__shared__`` variables whose declaration defines it."""
+    open_at = match.start("open")
+    close = _closing_brace(blank, open_at)
+    end = blank.find(";", close)
+    if close < 0 or end < 0:
+        raise ValueError(_READABLE)
+    declarators = _split(blank[close + 1 : end])
+    name = match["name"] or f"sim_type_{match.start()}"
+    yield *match.span("before"), ""
+    if not match["name"]:
+        yield open_at, open_at, f" {name} "
+    kind = f"volatile {name}" if "volatile" in match["before"] else name
+    inside = _in_function(blank[: match.start()])
+    yield close + 1, end + 1, "; " + _shared_variables(kind, declarators, False, inside)
+
+
+def _shared_variables(kind: str, declarators: list[str], dynamic: bool, inside: bool) -> str:
+    """Return the C++ of ``__shared__`` variables of one type: references or pointers to the block's arrays."""
     pieces = []
-    for declarator in [parsed["declarator"], *more]:
+    for declarator in declarators:
         named = _DECLARATOR.match(declarator)
         if not named:
             raise ValueError(_READABLE)
@@ -246,7 +280,7 @@ def _variables(blank: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _cluster_dims(blank: str) -> Iterator[tuple[int, int, str]]:
-    """Yield the edits that give a kernel with ``__cluster_dims__`` a first statement that says so."""
+    """Yield the edits that give a kernel with ``__cluster_dims__`` a first statement that says so, and list it."""
     for clause in re.finditer(r"\b__cluster_dims__\s*(\([^()]*(?:\([^()]*\)[^()]*)*\))", blank):
         depth = 0
         for at in range(clause.end(), len(blank)):
@@ -257,6 +291,32 @@ def _cluster_dims(blank: str) -> Iterator[tuple[int, int, str]]:
             continue
         if blank[at] == "{" and clause[1] != "()":
             yield at + 1, at + 1, f" sim_cluster_dims{clause[1]};"
+            end = _closing_brace(blank, at)
+            names = re.findall(r"(\w+)\s*\(", _without_parentheses(blank[clause.end() : at]))
+            if names and end >= 0:
+                yield end + 1, end + 1, f' SIM_HAS_CLUSTER_DIMS("{names[-1]}");'
+
+
+def _closing_brace(blank: str, opening: int) -> int:
+    """Return the place of the brace that closes one; -1 if there is none."""
+    depth = 0
+    for at in range(opening, len(blank)):
+        depth += (blank[at] == "{") - (blank[at] == "}")
+        if not depth:
+            return at
+    return -1
+
+
+def _without_parentheses(text: str) -> str:
+    """Return a text without what is inside of parentheses."""
+    depth = 0
+    kept = []
+    for char in text:
+        depth -= char == ")"
+        if depth == 0:
+            kept.append(char)
+        depth += char == "("
+    return "".join(kept)
 
 
 def struct_functions(source: str) -> set[str]:

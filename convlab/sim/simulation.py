@@ -31,8 +31,10 @@ from .trace import Trace
 TIME_LIMIT = 120.0
 STALL_LIMIT = 20.0
 # Multiply-adds that the slowest kernels simulate in a second. A block that has run for longer than
-# the whole convolution takes at this speed makes no progress.
+# the whole convolution takes at this speed makes no progress. Also of few outputs, a block may compute a
+# tile of this many.
 _SLOWEST_MACS = 1_000_000
+_TILE = 64 * 64
 # The exit status of a run that exceeded a limit.
 _OUT_OF_TIME = 78
 # The names of the indices of a convolution's tensors and of their gradients, in torch's order.
@@ -216,7 +218,9 @@ def simulate(
         "problem": problem,
         "trace": trace,
         "time_limit": time_limit,
-        "stall_limit": min(time_limit, max(STALL_LIMIT, time_limit / 6, _slowest(problem, more))),
+        "stall_limit": min(
+            time_limit, max(STALL_LIMIT, time_limit / 6, _slowest(problem, more, arena.names["y"]))
+        ),
         "gpu": _numbers(gpu),
         "gpu_name": f"convlab's simulator as {gpu.name}",
         "memory": arena.path,
@@ -344,15 +348,25 @@ def _host_crash(label: str, how: str) -> LaunchError:
     )
 
 
-def _slowest(problem: Sequence[int] | None, more: Mapping[str, object]) -> float:
-    """Return the seconds of the slowest kernel for a problem and those before it; 0 for none."""
+def _slowest(problem: Sequence[int] | None, more: Mapping[str, object], output: str) -> float:
+    """Return the seconds of the slowest kernel for a problem and those before it; 0 for none.
+
+    `output` is the name of the result: "y", "dx" or "dw".
+    """
     problems = [] if problem is None else [problem]
     problems += [earlier for earlier, _ in more.get("earlier", ())]
     macs = 0
     for integers in problems:
         size = dict(zip(abi.FIELDS, integers, strict=True))
+        groups = max(size["groups"], 1)
         outputs = math.prod(size[name] for name in "NKPQ")
-        macs += outputs * size["C"] // max(size["groups"], 1) * size["R"] * size["S"]
+        taps = size["R"] * size["S"]
+        terms = {
+            "y": size["C"] // groups * taps,
+            "dx": size["K"] // groups * taps,
+            "dw": size["N"] * size["P"] * size["Q"],
+        }
+        macs += max(outputs * size["C"] // groups * taps, terms[output] * _TILE)
     return macs / _SLOWEST_MACS
 
 
@@ -367,7 +381,7 @@ def _out_of_time(
     limit = request["time_limit"]
     stall_limit = request["stall_limit"]
     quiet, total = result.quiet
-    needed = _slowest(request["problem"], request)
+    needed = _slowest(request["problem"], request, request["tensors"][-1])
     is_endless = total > 0 and quiet >= max(total / 2, min(needed, stall_limit))
     if limit <= needed:
         # One block may need all of this time.

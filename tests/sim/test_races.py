@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 
 import convlab
 from convlab.core.errors import LaunchError
@@ -127,3 +128,36 @@ def test_an_atomic_of_block_scope_orders_only_its_block() -> None:
     with pytest.raises(LaunchError, match="block scope") as caught:
         run("thread_scope_block")
     assert {finding.kind for finding in caught.value.findings if finding.error} == {"race"}
+
+
+UNION = """
+#include "convlab.cuh"
+__global__ void k(float* y) {
+    __shared__ union { float number[32]; int whole[32]; } s;
+    s.number[threadIdx.x] = y[threadIdx.x];
+    BARRIER
+    y[threadIdx.x] = float(s.whole[31 - threadIdx.x]);
+}
+CONVLAB_ENTRY const char* conv2d(const ConvProblem*, const float*, const float*, const float*, float* y, void*, size_t,
+                                 cudaStream_t stream) {
+    cudaMemsetAsync(y, 0, 128, stream);
+    k<<<1, THREADS, 0, stream>>>(y);
+    return launch_error();
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "barrier, threads, message",
+    [("__syncthreads();", 32, ""), ("", 32, "race"), ("__syncthreads();", 64, "out of bounds")],
+)
+def test_shared_memory_of_a_union_is_watched(barrier: str, threads: int, message: str) -> None:
+    """Its type is defined in the declaration, and it has two views of the same bytes."""
+    text = UNION.replace("BARRIER", barrier).replace("THREADS", str(threads))
+    kernel = convlab.compile(text, name="union", engine="sim")
+    x, w = torch.ones(1, 1, 1, 32), torch.ones(1, 1, 1, 1)
+    if not message:
+        assert (kernel(x, w) == 0).all()
+        return
+    with pytest.raises(LaunchError, match=message):
+        kernel(x, w)

@@ -126,7 +126,9 @@ def test_noinline():
         ("__shared__ float s[2] = {1, 2};", "cannot read this __shared__ declaration"),
         ("__shared__ float x = 0;", "cannot read this __shared__ declaration"),
         ("__shared__ s;", "cannot read this __shared__ declaration"),
-        ("__shared__ struct { int a; } s;", "cannot read this __shared__ declaration"),
+        ("__shared__ struct { int a; };", "cannot read this __shared__ declaration"),
+        ("__shared__ union { int a; } s = {};", "cannot read this __shared__ declaration"),
+        ("__shared__ class { int a; } s;", "cannot read this __shared__ declaration"),
         ("__shared__ float s[4]", "cannot read this __shared__ declaration"),
     ],
 )
@@ -230,6 +232,25 @@ def test_variables_of_a_file(declaration, names, use):
         expected += f' static auto& {name} = ::sim::variable("{name}", sim_{name}_image, {use});'
     for before, after in ("\n", "\n"), ("namespace {\n", "\n}"), ("int a() {}\n", "\nint b;"):
         assert rewrite(before + declaration + after) == before + expected + after
+
+
+@pytest.mark.parametrize(
+    ("declaration", "type", "variables"),
+    [
+        ("__shared__ union U { struct { float x[2]; } a; int b; } s;", "union U", [("U sim_s_t", "s")]),
+        ("__shared__ __align__(16) struct U { int a; } s[2], t;", "struct U", [("U sim_s_t[2]", "s"), ("U sim_t_t", "t")]),
+        ("__align__(16) static __shared__ struct U\n{\nint a;\n}\ns;", "struct U", [("U sim_s_t", "s")]),
+        ("volatile __shared__ union U { int a; } s;", "union U", [("volatile U sim_s_t", "s")]),
+        ("__shared__ struct { int a; } s;", "struct", [("sim_type_11 sim_s_t", "s")]),
+        ("__shared__ struct alignas(16) { int a; } s;", "struct", [("sim_type_11 sim_s_t", "s")]),
+    ],
+)
+def test_a_type_that_a_shared_declaration_defines_comes_first(declaration, type, variables):
+    text = rewrite(f"void f() {{ {declaration} }}")
+    assert "__shared__" not in text and text.count("\n") == declaration.count("\n")
+    assert text.index(type) < text.index("}") < text.index("typedef")
+    for alias, name in variables:
+        assert f"typedef {alias}; static char sim_{name}_key; sim_{name}_t& {name} = " in text
 
 
 @pytest.mark.parametrize("inside", ["{0}", "namespace a {{ {0} }}", 'extern "C" {{ {0} }}'])

@@ -3,6 +3,8 @@
 
 #include <stdint.h>
 
+// So many blocks can run at the same time at most: four for each SM of an H200.
+constexpr int kSimMostBlocks = 4 * 132;
 struct SimDevice {
     int64_t sm, sms, threads, blocks, registers;  // sm: 90 is 9.0; the others but sms: of one SM
     int64_t shared_bytes, shared_optin, shared_reserved;

@@ -58,7 +58,11 @@ void sim_launch_dependent();
 void sim_launch_cooperative();
 void sim_launch_cluster(unsigned x, unsigned y, unsigned z);
 void sim_cluster_dims(unsigned x, unsigned y = 1, unsigned z = 1);
+int sim_has_cluster_dims(const char* kernel);
 }
+#define SIM_JOINED(a, b) a##b
+#define SIM_NAMED(counter, kernel) static const int SIM_JOINED(sim_cluster_dims_, counter) = sim_has_cluster_dims(kernel)
+#define SIM_HAS_CLUSTER_DIMS(kernel) SIM_NAMED(__COUNTER__, kernel)
 namespace sim {
 inline void apply(const cudaLaunchConfig_t& config) {
     for (unsigned i = 0; i < config.numAttrs; ++i) {

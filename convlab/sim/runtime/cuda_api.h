@@ -101,12 +101,16 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
         return;
     }
     uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
-    if (cooperative && blocks > kOthers) {
-        report_refusal(pc, "a cooperative launch of %lu blocks: all must run at the same time, and "
-                       "at most %d do", blocks, kOthers);
+    uint64_t resident = blocks_at_once(block, shared_bytes);
+    if (cooperative && blocks > resident) {
+        report_refusal(pc, "a cooperative launch of %lu blocks: all must run at the same time, and at most %lu do, with "
+                       "%lu threads and %zu bytes of dynamic shared memory each", blocks, resident, threads,
+                       shared_bytes);
         g_error = cudaErrorCooperativeLaunchTooLarge;
         return;
     }
+    if (cooperative && blocks > kOthers && !(g_sample && g_sample < blocks))
+        not_simulated(pc, text("a cooperative launch of more than %d blocks", kOthers));
     if (!cluster.x || !cluster.y || !cluster.z || grid.x % cluster.x || grid.y % cluster.y ||
         grid.z % cluster.z || uint64_t(cluster.x) * cluster.y * cluster.z > 16) {
         report_refusal(pc, "clusters of (%u, %u, %u) blocks in a grid of (%u, %u, %u): the grid must "
@@ -144,7 +148,7 @@ void launch_at(uintptr_t pc, const sim::Config& config, const void* kernel, void
     if (!launch.runs && g_sample) return;
     Opened memory;
     launch.undecided = g_trace && g_most_watched && !g_sample && launch.runs >= 64;
-    bool together = launch.cooperative || launch.cluster_x * launch.cluster_y * launch.cluster_z > 1;
+    bool together = launch.cooperative || launch.cluster_blocks() > 1;
     if (g_trace && g_most_watched && !g_counts && launch.chosen.empty() && !together)
         launch.most_of_block = std::max(g_most_watched / launch.runs, kLeastOfBlock);
     g_running = &launch;

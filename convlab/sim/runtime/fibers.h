@@ -191,8 +191,7 @@ void Worker::run_block(uint64_t number) {
     dynamic = nullptr;
     if (launch->shared_bytes)
         dynamic = allocate_shared("extern __shared__", nullptr, launch->shared_bytes, nullptr);
-    bool clustered = launch->cluster_x * launch->cluster_y * launch->cluster_z > 1;
-    if (clustered) {
+    if (launch->cluster_blocks() > 1) {
         std::lock_guard<std::mutex> hold(launch->lock);
         launch->shared_of[number] = shared;
     }

@@ -57,7 +57,12 @@ void Worker::run(Launch* l) {
     Counters before{};
     uint64_t logged_before = 0;
     for (uint64_t i; (i = l->next.fetch_add(1)) < l->runs;) {
-        if (i > 0 && l->weight > 1 && is_over_the_limit(i > 1 ? 1 : kFar)) break;
+        uint64_t cluster = i / l->cluster_blocks();
+        bool begins_cluster = i % l->cluster_blocks() == 0;
+        if (cluster > 0 && begins_cluster && l->weight > 1 && is_over_the_limit(cluster > 1 ? 1 : kFar)) {
+            l->next = l->runs;
+            break;
+        }
         if (g_schedule & 1) i = l->runs - 1 - i;
         run_block(l->chosen.empty() ? i : l->chosen[i]);
         ++g_blocks_ended;
@@ -108,15 +113,21 @@ void run_worker(Launch& launch, size_t number) {
     launch.turns.pass(number);
 }
 
-// Returns how many blocks of a launch the GPU holds at the same time at most; registers may allow
-// fewer. It begins them in the order of their numbers, so this limit holds in no other order.
-int resident_blocks(const Launch& launch) {
-    const dim3& b = launch.block;
-    int64_t threads = (int64_t(b.x) * b.y * b.z + 31) / 32 * 32;
-    int64_t shared = int64_t(launch.static_bytes + launch.shared_bytes) + g_device.shared_reserved;
+// Returns how many blocks with so many bytes of shared memory the GPU holds at the same time at most; registers may
+// allow fewer.
+uint64_t blocks_at_once(const dim3& block, size_t shared_bytes) {
+    int64_t threads = (int64_t(block.x) * block.y * block.z + 31) / 32 * 32;
+    int64_t shared = int64_t(shared_bytes) + g_device.shared_reserved;
     int64_t each = std::min(g_device.blocks, g_device.threads / threads);
     if (shared) each = std::min(each, g_device.shared_bytes / shared);
-    return g_schedule & 1 ? kOthers : int(std::clamp<int64_t>(each * g_device.sms, 1, kOthers));
+    return uint64_t(each * g_device.sms);
+}
+
+// Returns how many blocks of a launch run at the same time at most. The GPU begins them in the order of their
+// numbers, so its limit holds in no other order.
+int resident_blocks(const Launch& launch) {
+    uint64_t at_once = blocks_at_once(launch.block, launch.static_bytes + launch.shared_bytes);
+    return g_schedule & 1 ? kOthers : int(std::clamp<uint64_t>(at_once, 1, kOthers));
 }
 
 // Starts one more worker if some blocks have not begun, because running blocks may wait for them.
@@ -164,17 +175,61 @@ bool is_over_the_limit(uint64_t times) {
 }
 bool is_spaced(uint64_t number) { return !(number & (number - 1)) || !((number - 1) & (number - 2)); }
 
-// Chooses the blocks of a launch to simulate: all; or the recorded one; or a random sample. Each
-// sample of that size is equally likely (R. Floyd's algorithm; random numbers by splitmix64).
+// Finds the size of the clusters of a kernel with __cluster_dims__: its first statement says it, and then a block
+// of this launch ends.
+void ask_cluster(Launch& launch) {
+    std::string name = launch.name;  // such as space::kernel<8>
+    name.resize(std::min(name.find('<'), name.size()));
+    if (size_t colon = name.rfind(':'); colon != std::string::npos) name.erase(0, colon + 1);
+    if (!g_with_cluster_dims.count(name)) return;
+    Launch asking;
+    asking.name = launch.name, asking.number = launch.number;
+    asking.grid = launch.grid, asking.block = launch.block;
+    asking.shared_bytes = launch.shared_bytes, asking.shared_limit = launch.shared_limit;
+    asking.body = launch.body, asking.context = launch.context;
+    asking.blocks = launch.blocks, asking.runs = 1, asking.chosen = {0};
+    asking.counted.resize(1);
+    asking.serial = asking.asks_cluster = true;
+    asking.turns.add();
+    g_running = &asking;
+    run_worker(asking, 0);
+    g_running = nullptr;
+    launch.cluster_x = asking.cluster_x.load();
+    launch.cluster_y = asking.cluster_y.load();
+    launch.cluster_z = asking.cluster_z.load();
+}
+
+// Returns the numbers of the blocks of a cluster.
+std::vector<uint64_t> blocks_of_cluster(const Launch& launch, uint64_t cluster) {
+    dim3 size{launch.cluster_x, launch.cluster_y, launch.cluster_z};
+    dim3 clusters{launch.grid.x / size.x, launch.grid.y / size.y, launch.grid.z / size.z};
+    uint3 at = Launch::index(cluster, clusters);
+    std::vector<uint64_t> blocks;
+    for (uint64_t rank = 0; rank < launch.cluster_blocks(); ++rank) {
+        uint3 in = Launch::index(rank, size);
+        uint64_t x = at.x * size.x + in.x, y = at.y * size.y + in.y, z = at.z * size.z + in.z;
+        blocks.push_back(x + launch.grid.x * (y + launch.grid.y * z));
+    }
+    return blocks;
+}
+
+// Chooses the blocks of a launch to simulate: all; or the recorded one; or a random sample of its clusters, most of
+// which are single blocks. Each sample of that size is equally likely (R. Floyd's algorithm; random numbers by
+// splitmix64).
 void choose(Launch& launch) {
     if (g_record.on) {
         const uint3& b = g_record.block;
         launch.runs = b.x < launch.grid.x && b.y < launch.grid.y && b.z < launch.grid.z &&
                       g_record.kernels.insert(launch.name).second;
         launch.chosen = {b.x + uint64_t(launch.grid.x) * (b.y + uint64_t(launch.grid.y) * b.z)};
+        launch.has_whole_clusters = launch.blocks == 1;
     } else if (g_sample && is_over_the_limit() && !is_spaced(launch.number)) {
         launch.runs = 0;
     } else if (g_sample && g_sample < launch.blocks) {
+        ask_cluster(launch);
+        uint64_t size = launch.cluster_blocks(), clusters = launch.blocks / size;
+        uint64_t wanted = (g_sample + size - 1) / size;
+        if (wanted >= clusters) return;
         uint64_t state = g_sample_seed << 20 ^ launch.number;
         auto draw = [&] {
             uint64_t z = state += 0x9e3779b97f4a7c15;
@@ -183,15 +238,17 @@ void choose(Launch& launch) {
             return z ^ z >> 31;
         };
         std::set<uint64_t> numbers;
-        for (uint64_t last = launch.blocks - g_sample; last < launch.blocks; ++last)
+        for (uint64_t last = clusters - wanted; last < clusters; ++last)
             if (!numbers.insert(draw() % (last + 1)).second) numbers.insert(last);
-        // A sample that looks for errors has the last block.
-        if (g_most_watched && numbers.insert(launch.blocks - 1).second) numbers.erase(numbers.begin());
-        launch.chosen.assign(numbers.begin(), numbers.end());
-        // With a limit of accesses the first and the last block come first: the others may not run.
-        if (g_most_watched && g_sample > 1) std::swap(launch.chosen[1], launch.chosen.back());
-        launch.runs = g_sample;
-        launch.weight = double(launch.blocks) / double(g_sample);
+        // A sample that looks for errors has the last one.
+        if (g_most_watched && numbers.insert(clusters - 1).second) numbers.erase(numbers.begin());
+        std::vector<uint64_t> order(numbers.begin(), numbers.end());
+        // With a limit of accesses the first and the last one come first: the others may not run.
+        if (g_most_watched && wanted > 1) std::swap(order[1], order.back());
+        for (uint64_t cluster : order)
+            for (uint64_t block : blocks_of_cluster(launch, cluster)) launch.chosen.push_back(block);
+        launch.runs = launch.chosen.size();
+        launch.weight = double(launch.blocks) / double(launch.runs);
     }
 }
 

@@ -37,7 +37,6 @@ void Worker::wait_for_blocks() {
     launch->turns.wait(number);
 }
 
-uint64_t cluster_blocks(const Launch& l) { return uint64_t(l.cluster_x) * l.cluster_y * l.cluster_z; }
 uint3 cluster_of(const Launch& l) {
     return {blockIdx.x / l.cluster_x, blockIdx.y / l.cluster_y, blockIdx.z / l.cluster_z};
 }
@@ -74,13 +73,18 @@ void sim_grid_sync() {
               "launch it with cudaLaunchCooperativeKernel");
     w.meet(0, w.launch->runs, CALLER);
 }
+// Called before all kernels, once for each that has __cluster_dims__.
+int sim_has_cluster_dims(const char* kernel) { return g_with_cluster_dims.insert(kernel).second; }
 // The first statement of a kernel with __cluster_dims__.
 void sim_cluster_dims(unsigned x, unsigned y, unsigned z) {
     Launch& l = *t_worker->launch;
     if (l.grid.x % x || l.grid.y % y || l.grid.z % z)
         fault("launch configuration", CALLER, "clusters of (%u, %u, %u) blocks: the grid (%u, %u, %u) "
               "is not a multiple", x, y, z, l.grid.x, l.grid.y, l.grid.z);
+    // The chosen blocks are whole clusters only if the size was known.
+    if (l.runs < l.blocks && (l.cluster_x != x || l.cluster_y != y || l.cluster_z != z)) l.has_whole_clusters = false;
     l.cluster_x = x, l.cluster_y = y, l.cluster_z = z;
+    if (l.asks_cluster) t_worker->leave(false);
     std::lock_guard<std::mutex> hold(l.lock);
     l.shared_of[t_worker->block] = t_worker->shared;
 }
@@ -97,17 +101,17 @@ void sim_cluster_sync() {
     uint3 c = cluster_of(l);
     uint64_t across = l.grid.x / l.cluster_x, down = l.grid.y / l.cluster_y;
     uint64_t number = c.x + across * (c.y + down * c.z);
-    if (l.runs < l.blocks)
-        not_simulated(CALLER, "a sample of the blocks of clusters");
-    w.meet(number + 1, cluster_blocks(l), CALLER);
+    if (!l.has_whole_clusters) not_simulated(CALLER, "a part of the blocks of a cluster");
+    w.meet(number + 1, l.cluster_blocks(), CALLER);
 }
 // The address of a shared variable in another block of the cluster. Its accesses are not checked.
 void* sim_map_shared(const void* pointer, unsigned rank) {
     Worker& w = *t_worker;
     Launch& l = *w.launch;
-    if (rank >= cluster_blocks(l))
+    if (rank >= l.cluster_blocks())
         fault("illegal address", CALLER, "block %u of a cluster of %lu blocks", rank,
-              cluster_blocks(l));
+              l.cluster_blocks());
+    if (!l.has_whole_clusters) not_simulated(CALLER, "a part of the blocks of a cluster");
     uint3 c = cluster_of(l);
     uint64_t x = c.x * l.cluster_x + rank % l.cluster_x;
     uint64_t y = c.y * l.cluster_y + rank / l.cluster_x % l.cluster_y;

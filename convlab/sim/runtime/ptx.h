@@ -7,6 +7,7 @@
 
 #include <charconv>
 #include <functional>
+#include <optional>
 
 namespace {
 struct PtxArgument {
@@ -18,21 +19,59 @@ struct PtxArgument {
     std::string name;       // of a special register
     std::vector<PtxArgument> elements;
 };
+// A part of an opcode, such as "shared::cta". A number stands for its first 32 characters, so that each thread
+// compares numbers. There is no loop, so that the compiler computes those of literals.
+struct PtxWord {
+    uint64_t number;
+    template <size_t n>
+    __attribute__((always_inline)) constexpr PtxWord(const char (&text)[n]) : PtxWord(text, n - 1) {}
+    explicit PtxWord(const std::string& text) : PtxWord(text.data(), text.size()) {}
+    constexpr bool operator==(PtxWord other) const { return number == other.number; }
+    constexpr bool operator!=(PtxWord other) const { return number != other.number; }
+
+private:
+    __attribute__((always_inline)) constexpr PtxWord(const char* text, size_t n)
+        : number(n + eight(text, 0, n) + eight(text, 8, n) * 0x9e3779b97f4a7c15 +
+                 eight(text, 16, n) * 0xbf58476d1ce4e5b9 + eight(text, 24, n) * 0x94d049bb133111eb) {}
+    __attribute__((always_inline)) static constexpr uint64_t one(const char* text, size_t at, size_t n) {
+        return at < n ? uint64_t(uint8_t(text[at])) << at % 8 * 8 : 0;
+    }
+    __attribute__((always_inline)) static constexpr uint64_t eight(const char* text, size_t at, size_t n) {
+        return one(text, at, n) | one(text, at + 1, n) | one(text, at + 2, n) | one(text, at + 3, n) |
+               one(text, at + 4, n) | one(text, at + 5, n) | one(text, at + 6, n) | one(text, at + 7, n);
+    }
+};
+struct PtxType {
+    PtxWord name = "b32";
+    unsigned bits = 32;
+    bool is_real = false, is_signed = false;
+    bool is_pair = false;  // f16x2 and bf16x2
+    bool operator==(PtxWord other) const { return name == other; }
+    bool operator!=(PtxWord other) const { return name != other; }
+    PtxType half() const {  // the type of one number of a pair
+        return {name == "bf16x2" ? PtxWord("bf16") : PtxWord("f16"), 16, true, false, false};
+    }
+};
 struct PtxThread;
 struct PtxInstruction {
     std::vector<std::string> parts;  // the opcode, split at its dots
+    std::vector<PtxWord> words;      // the same
+    std::vector<PtxType> types;      // those parts that are types, from the last one to the first
+    int m = 0, n = 0, k = 0;         // of a product of matrices
     std::vector<PtxArgument> arguments;
     int guard = -1;                  // the slot of @p
     bool guard_negated = false;
     int target = -1;                 // of a branch
     void (*run)(PtxThread&, const PtxInstruction&) = nullptr;
-    bool has(const char* part) const {
-        for (auto& p : parts)
-            if (p == part) return true;
+    bool has(PtxWord part) const {
+        for (PtxWord word : words)
+            if (word == part) return true;
         return false;
     }
-    // The last part that is a type; f16x2 and bf16x2 are types of pairs.
-    const std::string& type(int from_the_end = 0) const;
+    const PtxType& type(size_t from_the_end = 0) const {
+        static const PtxType none;
+        return from_the_end < types.size() ? types[from_the_end] : none;
+    }
     std::string opcode() const {
         std::string all;
         for (auto& p : parts) all += (all.empty() ? "" : ".") + p;
@@ -52,22 +91,20 @@ struct PtxThread {
     Worker& worker = *t_worker;
 };
 
-bool is_ptx_type(const std::string& p) {
+// Returns a part of an opcode as a type if it is one.
+std::optional<PtxType> ptx_type(const std::string& part) {
     static const std::set<std::string> types{
         "b8", "b16", "b32", "b64", "b128", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64",
         "f16", "bf16", "f16x2", "bf16x2", "tf32", "f32", "f64", "pred"};
-    return types.count(p);
-}
-const std::string& PtxInstruction::type(int from_the_end) const {
-    static const std::string none = "b32";
-    for (size_t i = parts.size(); i-- > 1;)
-        if (is_ptx_type(parts[i]) && from_the_end-- == 0) return parts[i];
-    return none;
-}
-unsigned bits_of(const std::string& type) {
-    if (type == "f16x2" || type == "bf16x2" || type == "tf32") return 32;
-    if (type == "pred") return 1;
-    return unsigned(atoi(type.c_str() + type.find_first_of("0123456789")));
+    if (!types.count(part)) return {};
+    PtxType type;
+    type.name = PtxWord(part);
+    type.is_pair = part == "f16x2" || part == "bf16x2";
+    type.is_real = part[0] == 'f' || !part.rfind("bf", 0);
+    type.is_signed = part[0] == 's';
+    type.bits = type.is_pair || part == "tf32" ? 32 : part == "pred" ? 1
+                : unsigned(atoi(part.c_str() + part.find_first_of("0123456789")));
+    return type;
 }
 
 // ---- parsing ------------------------------------------------------------------------------
@@ -229,7 +266,7 @@ struct PtxParser {
                 instruction(statement);
         }
         for (auto& i : program.instructions)
-            if (i.parts[0] == "bra") {
+            if (i.words[0] == "bra") {
                 auto found = labels.find(i.arguments.empty() ? "" : i.arguments[0].name);
                 if (found == labels.end()) program.error = "a branch to an unknown label";
                 else i.target = found->second;
@@ -271,7 +308,7 @@ uint64_t special_register(PtxThread& t, const std::string& name) {
     }
     if (name == "%smid" || name == "%envreg0") return 0;
     if (name == "%nsmid") return unsigned(g_device.sms);
-    if (name == "%cluster_nctarank") return cluster_blocks(*w.launch);
+    if (name == "%cluster_nctarank") return w.launch->cluster_blocks();
     if (name == "%gridid") return w.launch->number;
     if (name == "%lanemask_eq") return 1u << lane;
     if (name == "%lanemask_lt") return (1u << lane) - 1;
@@ -310,26 +347,24 @@ uint64_t get(PtxThread& t, const PtxInstruction& i, size_t n, unsigned bits) {
     return n < i.arguments.size() ? masked(get(t, i.arguments[n]), bits) : 0;
 }
 
-double real_of(uint64_t value, const std::string& type) {
+double real_of(uint64_t value, const PtxType& type) {
     if (type == "f64") return sim::unbits<double>(value);
     if (type == "f16") return sim::Half::widen(uint16_t(value));
     if (type == "bf16") return sim::Bfloat16::widen(uint16_t(value));
     return sim::unbits<float>(value);
 }
-uint64_t of_real(double value, const std::string& type) {
+uint64_t of_real(double value, const PtxType& type) {
     if (type == "f64") return sim::bits<uint64_t>(value);
     if (type == "f16") return sim::Half::narrow(float(value));
     if (type == "bf16") return sim::Bfloat16::narrow(float(value));
     return sim::bits<uint64_t>(float(value));
 }
-bool is_real(const std::string& type) { return type[0] == 'f' || !type.rfind("bf", 0); }
 
 // Applies a function to numbers of a type; to both halves of a pair.
 template <typename F>
 void with_reals(PtxThread& t, const PtxInstruction& i, size_t inputs, F f) {
-    std::string type = i.type();
-    bool pair = type == "f16x2" || type == "bf16x2";
-    if (pair) type.resize(type.size() - 2);
+    const bool pair = i.type().is_pair;
+    const PtxType type = pair ? i.type().half() : i.type();
     uint64_t result = 0;
     for (unsigned half = 0; half < (pair ? 2u : 1u); ++half) {
         double in[3] = {};
@@ -351,11 +386,11 @@ using PtxRun = void (*)(PtxThread&, const PtxInstruction&);
 // Arithmetic with two inputs: whole numbers or reals.
 template <typename Whole, typename Real>
 void arithmetic(PtxThread& t, const PtxInstruction& i, Whole whole, Real real) {
-    const std::string& type = i.type();
-    if (is_real(type)) return with_reals(t, i, 2, [&](double* x) { return real(x[0], x[1]); });
-    unsigned bits = bits_of(type);
+    const PtxType& type = i.type();
+    if (type.is_real) return with_reals(t, i, 2, [&](double* x) { return real(x[0], x[1]); });
+    unsigned bits = type.bits;
     uint64_t a = get(t, i, 1, bits), b = get(t, i, 2, bits);
-    bool is_signed = type[0] == 's';
+    bool is_signed = type.is_signed;
     if (is_signed) a = uint64_t(extended(a, bits)), b = uint64_t(extended(b, bits));
     put(t, i.arguments[0], masked(whole(a, b, is_signed, bits), bits));
 }
@@ -365,17 +400,17 @@ uint64_t product(const PtxInstruction& i, uint64_t a, uint64_t b, bool is_signed
     return i.has("hi") ? uint64_t(all >> bits) : uint64_t(all);
 }
 void multiply_add(PtxThread& t, const PtxInstruction& i) {
-    const std::string& type = i.type();
-    bool adds = i.parts[0] != "mul";
-    if (is_real(type) && type != "f64" && i.parts[0] != "mul" && bits_of(type) == 32 &&
+    const PtxType& type = i.type();
+    bool adds = i.words[0] != "mul";
+    if (type.is_real && type != "f64" && i.words[0] != "mul" && type.bits == 32 &&
         type == "f32")
         return with_reals(t, i, 3, [](double* x) {
             return double(std::fma(float(x[0]), float(x[1]), float(x[2])));
         });
-    if (is_real(type))
+    if (type.is_real)
         return with_reals(t, i, adds ? 3 : 2, [&](double* x) { return x[0] * x[1] + (adds ? x[2] : 0); });
-    unsigned bits = bits_of(type), wide = i.has("wide") ? 2 * bits : bits;
-    bool is_signed = type[0] == 's';
+    unsigned bits = type.bits, wide = i.has("wide") ? 2 * bits : bits;
+    bool is_signed = type.is_signed;
     uint64_t a = get(t, i, 1, bits), b = get(t, i, 2, bits);
     if (is_signed) a = uint64_t(extended(a, bits)), b = uint64_t(extended(b, bits));
     uint64_t sum = product(i, a, b, is_signed, bits) + (adds ? get(t, i, 3, wide) : 0);
@@ -383,30 +418,30 @@ void multiply_add(PtxThread& t, const PtxInstruction& i) {
 }
 template <typename F>
 void bitwise(PtxThread& t, const PtxInstruction& i, F f) {
-    unsigned bits = bits_of(i.type());
+    unsigned bits = i.type().bits;
     put(t, i.arguments[0], masked(f(get(t, i, 1, bits), get(t, i, 2, bits), bits), bits));
 }
 void convert(PtxThread& t, const PtxInstruction& i) {
-    const std::string &to = i.type(1), &from = i.type(0);
-    if (to == "f16x2" || to == "bf16x2") {  // two floats: the first one is the upper half
-        std::string one = to.substr(0, to.size() - 2);
+    const PtxType &to = i.type(1), &from = i.type(0);
+    if (to.is_pair) {  // two floats: the first one is the upper half
+        const PtxType one = to.half();
         double high = real_of(get(t, i, 1, 64), from), low = real_of(get(t, i, 2, 64), from);
         if (i.has("relu")) high = std::max(high, 0.0), low = std::max(low, 0.0);
         return put(t, i.arguments[0], of_real(high, one) << 16 | of_real(low, one));
     }
-    unsigned from_bits = bits_of(from), to_bits = bits_of(to);
+    unsigned from_bits = from.bits, to_bits = to.bits;
     uint64_t value = get(t, i, 1, from_bits);
     if (to == "tf32")
         return put(t, i.arguments[0],
                    sim::bits<uint64_t>(rounded(float(real_of(value, from)), Rounds::tf32)));
-    if (is_real(from)) {
+    if (from.is_real) {
         double x = real_of(value, from);
         auto whole = [&](double v) {
             return i.has("rni") || i.has("rn") ? std::nearbyint(v)
                    : i.has("rmi") || i.has("rm") ? std::floor(v)
                    : i.has("rpi") || i.has("rp") ? std::ceil(v) : std::trunc(v);
         };
-        if (is_real(to)) {
+        if (to.is_real) {
             if (i.has("rni") || i.has("rzi") || i.has("rmi") || i.has("rpi")) x = whole(x);
             if (i.has("rz") && to == "f32") {
                 float f = float(x);
@@ -418,21 +453,21 @@ void convert(PtxThread& t, const PtxInstruction& i) {
             return put(t, i.arguments[0], of_real(x, to));
         }
         x = x != x ? 0 : whole(x);
-        bool is_signed = to[0] == 's';
+        bool is_signed = to.is_signed;
         double most = std::ldexp(1.0, int(to_bits - is_signed)), least = is_signed ? -most : 0;
         uint64_t result = x >= most ? masked(~uint64_t(0), to_bits - is_signed)
                           : x <= least ? (is_signed ? uint64_t(1) << (to_bits - 1) : 0)
                           : is_signed ? uint64_t(int64_t(x)) : uint64_t(x);
         return put(t, i.arguments[0], masked(result, to_bits));
     }
-    bool is_signed = from[0] == 's';
+    bool is_signed = from.is_signed;
     if (is_signed) value = uint64_t(extended(value, from_bits));
-    if (is_real(to))
+    if (to.is_real)
         return put(t, i.arguments[0],
                    of_real(is_signed ? double(int64_t(value)) : double(value), to));
     if (i.has("sat")) {
-        int64_t v = int64_t(value), most = int64_t(masked(~uint64_t(0), to_bits - (to[0] == 's')));
-        int64_t least = to[0] == 's' ? -most - 1 : 0;
+        int64_t v = int64_t(value), most = int64_t(masked(~uint64_t(0), to_bits - (to.is_signed)));
+        int64_t least = to.is_signed ? -most - 1 : 0;
         value = uint64_t(std::min(most, std::max(least, v)));
     }
     put(t, i.arguments[0], masked(value, to_bits));
@@ -448,14 +483,15 @@ bool compare(const std::string& how, double a, double b) {
            : base == "le" || base == "ls" ? a <= b : base == "gt" || base == "hi" ? a > b : a >= b;
 }
 void set_predicate(PtxThread& t, const PtxInstruction& i) {
-    const std::string &type = i.type(), &how = i.parts[1];
+    const PtxType& type = i.type();
+    const PtxWord how = i.words[1];
     bool result;
-    if (is_real(type)) {
-        result = compare(how, real_of(get(t, i, 1, 64), type), real_of(get(t, i, 2, 64), type));
+    if (type.is_real) {
+        result = compare(i.parts[1], real_of(get(t, i, 1, 64), type), real_of(get(t, i, 2, 64), type));
     } else {
-        unsigned bits = bits_of(type);
+        unsigned bits = type.bits;
         uint64_t a = get(t, i, 1, bits), b = get(t, i, 2, bits);
-        if (type[0] == 's') {
+        if (type.is_signed) {
             int64_t x = extended(a, bits), y = extended(b, bits);
             result = how == "eq" ? x == y : how == "ne" ? x != y : how == "lt" ? x < y
                      : how == "le" ? x <= y : how == "gt" ? x > y : x >= y;
@@ -471,7 +507,7 @@ void set_predicate(PtxThread& t, const PtxInstruction& i) {
         auto with = [&](bool r) { return i.has("and") ? r && p : i.has("or") ? r || p : r != p; };
         result = with(result), other = with(other);
     }
-    if (i.parts[0] == "set")
+    if (i.words[0] == "set")
         return put(t, i.arguments[0], result ? (i.type(1) == "f32" ? 0x3f800000 : 0xffffffff) : 0);
     put(t, i.arguments[0], result);
     if (i.arguments[0].second >= 0) t.slots[i.arguments[0].second] = other;
@@ -499,7 +535,7 @@ unsigned order_of(const PtxInstruction& i, unsigned how) {
     return i.has("cta") ? how | sim::kOfBlock : how;
 }
 void load(PtxThread& t, const PtxInstruction& i) {
-    unsigned bytes = std::max(1u, bits_of(i.type()) / 8);
+    unsigned bytes = std::max(1u, i.type().bits / 8);
     const PtxArgument& to = i.arguments[0];
     size_t n = to.what == PtxArgument::vector ? to.elements.size() : 1;
     uintptr_t at = address_of(t, i.arguments[1], in_shared_space(i));
@@ -514,12 +550,12 @@ void load(PtxThread& t, const PtxInstruction& i) {
     for (size_t e = 0; e < n; ++e) {
         uint64_t value = 0;
         std::memcpy(&value, reinterpret_cast<void*>(at + e * bytes), bytes);
-        if (i.type()[0] == 's') value = uint64_t(extended(value, bytes * 8));
+        if (i.type().is_signed) value = uint64_t(extended(value, bytes * 8));
         put(t, to.what == PtxArgument::vector ? to.elements[e] : to, value);
     }
 }
 void store(PtxThread& t, const PtxInstruction& i) {
-    unsigned bytes = std::max(1u, bits_of(i.type()) / 8);
+    unsigned bytes = std::max(1u, i.type().bits / 8);
     const PtxArgument& from = i.arguments[1];
     size_t n = from.what == PtxArgument::vector ? from.elements.size() : 1;
     uintptr_t at = address_of(t, i.arguments[0], in_shared_space(i));
@@ -536,19 +572,19 @@ void store(PtxThread& t, const PtxInstruction& i) {
     t.worker.resolve_pending();
 }
 uint64_t combined(PtxThread& t, const PtxInstruction& i, uint64_t old, uint64_t b, uint64_t c) {
-    std::string type = i.type();
-    unsigned bits = bits_of(type);
-    bool is_signed = type[0] == 's';
+    const PtxType& type = i.type();
+    unsigned bits = type.bits;
+    bool is_signed = type.is_signed;
     if (i.has("add")) {
-        if (type == "f16x2" || type == "bf16x2") {
-            type.resize(type.size() - 2);
-            uint64_t low = of_real(real_of(old & 0xffff, type) + real_of(b & 0xffff, type), type);
-            return low | of_real(real_of(old >> 16, type) + real_of(b >> 16, type), type) << 16;
+        if (type.is_pair) {
+            const PtxType half = type.half();
+            uint64_t low = of_real(real_of(old & 0xffff, half) + real_of(b & 0xffff, half), half);
+            return low | of_real(real_of(old >> 16, half) + real_of(b >> 16, half), half) << 16;
         }
-        return is_real(type) ? of_real(real_of(old, type) + real_of(b, type), type) : old + b;
+        return type.is_real ? of_real(real_of(old, type) + real_of(b, type), type) : old + b;
     }
     auto less = [&](uint64_t x, uint64_t y) {
-        return is_real(type) ? real_of(x, type) < real_of(y, type)
+        return type.is_real ? real_of(x, type) < real_of(y, type)
                : is_signed ? extended(x, bits) < extended(y, bits) : x < y;
     };
     if (i.has("min")) return less(b, old) ? b : old;
@@ -563,8 +599,8 @@ uint64_t combined(PtxThread& t, const PtxInstruction& i, uint64_t old, uint64_t 
     not_simulated(t.pc, "the PTX instruction " + i.opcode());
 }
 void atomic(PtxThread& t, const PtxInstruction& i) {
-    bool returns = i.parts[0] == "atom";
-    unsigned bits = bits_of(i.type());
+    bool returns = i.words[0] == "atom";
+    unsigned bits = i.type().bits;
     const PtxArgument& where = i.arguments[returns];
     uintptr_t at = address_of(t, where, in_shared_space(i));
     unsigned how = i.has("exch") ? sim::kReplaces : i.has("cas") ? sim::kSwaps : 0;
@@ -626,7 +662,7 @@ void vote(PtxThread& t, const PtxInstruction& i) {
 }
 void match_lanes(PtxThread& t, const PtxInstruction& i) {
     auto mask = unsigned(get(t, i, 2, 32));
-    sim::Exchange e{get(t, i, 1, bits_of(i.type())), 0, 0, 0};
+    sim::Exchange e{get(t, i, 1, i.type().bits), 0, 0, 0};
     exchange(t, mask, sim::match_step, &e);
     bool same = uint32_t(e.result) == mask;
     put(t, i.arguments[0], i.has("all") && !same ? 0 : uint32_t(e.result));
@@ -729,17 +765,15 @@ void store_matrix(PtxThread& t, const PtxInstruction& i) {
 // mma.sync.aligned.mMnNkK.row.col.D.A.B.C: rows g = lane / 4, columns by t = lane % 4.
 void multiply_matrices(PtxThread& t, const PtxInstruction& i) {
     t.worker.note("mma.sync", t.pc);
-    int m = 0, n = 0, k = 0;
-    for (auto& p : i.parts)
-        if (sscanf(p.c_str(), "m%dn%dk%d", &m, &n, &k) == 3) break;
+    const int m = i.m, n = i.n, k = i.k;
     // The types, in order: D, A, B, C.
-    const std::string &of_c = i.type(0), &of_b = i.type(1), &of_a = i.type(2);
+    const PtxType &of_c = i.type(0), &of_b = i.type(1), &of_a = i.type(2);
     bool whole = of_a == "s8" || of_a == "u8";
     bool known = n == 8 && (m == 16 || (m == 8 && (whole || of_a == "f64"))) && i.has("row") &&
                  i.has("col") && (of_a == "f16" || of_a == "bf16" || of_a == "tf32" || whole ||
                                   of_a == "f64") && !(of_a == "f64" && m == 16);
     if (!known) not_simulated(t.pc, "the PTX instruction " + i.opcode());
-    unsigned bits = of_a == "tf32" ? 32 : bits_of(of_a), per = bits == 64 ? 1 : 32 / bits;
+    unsigned bits = of_a == "tf32" ? 32 : of_a.bits, per = bits == 64 ? 1 : 32 / bits;
     int of_lane_a = m * k / 32 / int(per), of_lane_b = n * k / 32 / int(per);
     struct Part {
         uint64_t a[8], b[8], c[4];
@@ -747,7 +781,7 @@ void multiply_matrices(PtxThread& t, const PtxInstruction& i) {
         double sum[4];
         int m, k, regs_a, regs_b;
         unsigned per, bits;
-        const std::string *of_a, *of_b, *of_c;
+        const PtxType *of_a, *of_b, *of_c;
     } mine{{}, {}, {}, 0, {}, m, k, of_lane_a, of_lane_b, per, bits, &of_a, &of_b, &of_c};
     auto read = [&](const PtxArgument& from, uint64_t* to) {
         if (from.what != PtxArgument::vector) to[0] = get(t, from);
@@ -768,7 +802,7 @@ void multiply_matrices(PtxThread& t, const PtxInstruction& i) {
         if (~participants) return;
         const Part& p = lane(0);
         double a[16][32] = {}, b[32][8] = {};
-        auto element = [&](uint64_t word, unsigned e, const std::string& type) {
+        auto element = [&](uint64_t word, unsigned e, const PtxType& type) {
             uint64_t value = p.bits == 64 ? word : word >> p.bits * e & ((uint64_t(1) << p.bits) - 1);
             if (type == "s8") return double(int8_t(value));
             if (type == "u8") return double(value);
@@ -785,10 +819,15 @@ void multiply_matrices(PtxThread& t, const PtxInstruction& i) {
                 for (unsigned e = 0; e < p.per; ++e)
                     b[r * step + t + int(e)][g] = element(lane(l).b[r], e, *p.of_b);
         }
-        for (int l = 0; l < 32; ++l)
-            for (int s = 0; s < p.m / 4; ++s)
-                for (int k = 0; k < p.k; ++k)
-                    lane(l).sum[s] += a[l / 4 + 8 * (s / 2)][k] * b[k][l % 4 * 2 + s % 2];
+        for (int row = 0; row < p.m; ++row) {
+            double sums[8];
+            for (int column = 0; column < 8; ++column)
+                sums[column] = lane(row % 8 * 4 + column / 2).sum[row / 8 * 2 + column % 2];
+            for (int k = 0; k < p.k; ++k)
+                for (int column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
+            for (int column = 0; column < 8; ++column)
+                lane(row % 8 * 4 + column / 2).sum[row / 8 * 2 + column % 2] = sums[column];
+        }
     }, &mine, t.pc);
     if (~mine.participants) partial_warp("mma.sync", mine.participants, t.pc);
     auto& to = i.arguments[0].elements;
@@ -829,7 +868,7 @@ void mbarrier(PtxThread& t, const PtxInstruction& i) {
     while (at < i.arguments.size() && i.arguments[at].what != PtxArgument::memory) ++at;
     if (at == i.arguments.size()) not_simulated(t.pc, "the PTX instruction " + i.opcode());
     uintptr_t address = address_of(t, i.arguments[at], in_shared_space(i));
-    const std::string& what = i.parts[1];
+    const PtxWord what = i.words[1];
     if (what == "init") return w.mbarrier_init(address, int(get(t, i, 1, 32)), t.pc);
     if (what == "inval") return void(w.mbarrier_at(address, t.pc));
     if (what == "expect_tx") return w.mbarrier_expect(address, int(get(t, i, 1, 32)), t.pc);
@@ -867,9 +906,9 @@ void copy(PtxThread& t, const PtxInstruction& i) {  // cp.async...
         if (i.has("noinc")) w.mbarrier_arrive(address_of(t, i.arguments[0], true), 0, t.pc);
         return;
     }
-    if (i.parts.size() > 2 && i.parts[2] == "bulk") {
+    if (i.parts.size() > 2 && i.words[2] == "bulk") {
         bool loads = i.has("mbarrier::complete_tx::bytes") && i.has("global") && !i.has("tensor");
-        bool stores = i.has("bulk_group") && !i.has("tensor") && i.parts[3] == "global";
+        bool stores = i.has("bulk_group") && !i.has("tensor") && i.words[3] == "global";
         int bytes = int(get(t, i, 2, 32));
         auto pointer = [&](size_t n, bool shared) {
             return reinterpret_cast<char*>(address_of(t, i.arguments[n], shared));
@@ -891,7 +930,7 @@ void copy(PtxThread& t, const PtxInstruction& i) {  // cp.async...
 }
 void move(PtxThread& t, const PtxInstruction& i) {
     const PtxArgument &to = i.arguments[0], &from = i.arguments[1];
-    unsigned bits = bits_of(i.type());
+    unsigned bits = i.type().bits;
     if (from.what == PtxArgument::vector) {
         unsigned each = bits / unsigned(from.elements.size());
         uint64_t value = 0;
@@ -947,14 +986,14 @@ const std::unordered_map<std::string, PtxRun>& instructions() {
                       }); }},
         {"mul", multiply_add}, {"mad", multiply_add}, {"fma", multiply_add},
         {"abs", PTX {
-            if (is_real(i.type())) return with_reals(t, i, 1, [](double* x) { return std::fabs(x[0]); });
-            unsigned bits = bits_of(i.type());
+            if (i.type().is_real) return with_reals(t, i, 1, [](double* x) { return std::fabs(x[0]); });
+            unsigned bits = i.type().bits;
             int64_t a = extended(get(t, i, 1, bits), bits);
             put(t, i.arguments[0], masked(uint64_t(a < 0 ? -a : a), bits));
         }},
         {"neg", PTX {
-            if (is_real(i.type())) return with_reals(t, i, 1, [](double* x) { return -x[0]; });
-            put(t, i.arguments[0], masked(-get(t, i, 1, 64), bits_of(i.type())));
+            if (i.type().is_real) return with_reals(t, i, 1, [](double* x) { return -x[0]; });
+            put(t, i.arguments[0], masked(-get(t, i, 1, 64), i.type().bits));
         }},
         {"rcp", PTX { with_reals(t, i, 1, [](double* x) { return 1 / x[0]; }); }},
         {"sqrt", PTX { with_reals(t, i, 1, [](double* x) { return std::sqrt(x[0]); }); }},
@@ -970,12 +1009,12 @@ const std::unordered_map<std::string, PtxRun>& instructions() {
         {"not", PTX { bitwise(t, i, [](auto a, auto, unsigned bits) {
                           return bits == 1 ? uint64_t(!a) : ~a; }); }},
         {"shl", PTX { put(t, i.arguments[0],
-                          masked(shifted(get(t, i, 1, bits_of(i.type())), get(t, i, 2, 32),
-                                         bits_of(i.type()), true, false), bits_of(i.type()))); }},
+                          masked(shifted(get(t, i, 1, i.type().bits), get(t, i, 2, 32),
+                                         i.type().bits, true, false), i.type().bits)); }},
         {"shr", PTX { put(t, i.arguments[0],
-                          masked(shifted(get(t, i, 1, bits_of(i.type())), get(t, i, 2, 32),
-                                         bits_of(i.type()), false, i.type()[0] == 's'),
-                                 bits_of(i.type()))); }},
+                          masked(shifted(get(t, i, 1, i.type().bits), get(t, i, 2, 32),
+                                         i.type().bits, false, i.type().is_signed),
+                                 i.type().bits)); }},
         {"shf", PTX {
             uint64_t both = get(t, i, 2, 32) << 32 | get(t, i, 1, 32);
             auto by = unsigned(get(t, i, 3, 32));
@@ -998,43 +1037,43 @@ const std::unordered_map<std::string, PtxRun>& instructions() {
             put(t, i.arguments[0], __byte_perm(a, b, unsigned(get(t, i, 3, 32))));
         }},
         {"bfe", PTX {
-            unsigned bits = bits_of(i.type());
+            unsigned bits = i.type().bits;
             auto from = unsigned(get(t, i, 2, 8)), length = unsigned(get(t, i, 3, 8));
             uint64_t field = from >= bits ? 0 : get(t, i, 1, bits) >> from;
             length = std::min(length, bits);
             field = length ? masked(field, length) : 0;
-            if (i.type()[0] == 's' && length) field = uint64_t(extended(field, length));
+            if (i.type().is_signed && length) field = uint64_t(extended(field, length));
             put(t, i.arguments[0], masked(field, bits));
         }},
         {"bfi", PTX {
-            unsigned bits = bits_of(i.type());
+            unsigned bits = i.type().bits;
             auto at = unsigned(get(t, i, 3, 8)), length = std::min(unsigned(get(t, i, 4, 8)), bits);
             uint64_t field = at >= bits || !length ? 0 : masked(masked(~uint64_t(0), length) << at, bits);
             uint64_t value = at >= bits ? 0 : get(t, i, 1, bits) << at;
             put(t, i.arguments[0], (get(t, i, 2, bits) & ~field) | (value & field));
         }},
         {"brev", PTX {
-            unsigned bits = bits_of(i.type());
+            unsigned bits = i.type().bits;
             uint64_t a = get(t, i, 1, bits), r = 0;
             for (unsigned b = 0; b < bits; ++b) r |= (a >> b & 1) << (bits - 1 - b);
             put(t, i.arguments[0], r);
         }},
-        {"popc", PTX { put(t, i.arguments[0], uint64_t(__builtin_popcountll(get(t, i, 1, bits_of(i.type()))))); }},
+        {"popc", PTX { put(t, i.arguments[0], uint64_t(__builtin_popcountll(get(t, i, 1, i.type().bits)))); }},
         {"clz", PTX {
-            unsigned bits = bits_of(i.type());
+            unsigned bits = i.type().bits;
             uint64_t a = get(t, i, 1, bits);
             put(t, i.arguments[0], a ? uint64_t(__builtin_clzll(a)) - (64 - bits) : bits);
         }},
         {"bfind", PTX {
-            uint64_t a = get(t, i, 1, bits_of(i.type()));
+            uint64_t a = get(t, i, 1, i.type().bits);
             put(t, i.arguments[0], a ? uint64_t(63 - __builtin_clzll(a)) : 0xffffffffu);
         }},
         {"dp4a", PTX {
             auto a = uint32_t(get(t, i, 1, 32)), b = uint32_t(get(t, i, 2, 32));
             int64_t sum = int32_t(get(t, i, 3, 32));
             for (int k = 0; k < 32; k += 8)
-                sum += (i.type(1)[0] == 's' ? int8_t(a >> k) : int(uint8_t(a >> k))) *
-                       (i.type(0)[0] == 's' ? int8_t(b >> k) : int(uint8_t(b >> k)));
+                sum += (i.type(1).is_signed ? int8_t(a >> k) : int(uint8_t(a >> k))) *
+                       (i.type(0).is_signed ? int8_t(b >> k) : int(uint8_t(b >> k)));
             put(t, i.arguments[0], uint32_t(sum));
         }},
         {"setp", set_predicate}, {"set", set_predicate},
@@ -1068,9 +1107,9 @@ const std::unordered_map<std::string, PtxRun>& instructions() {
                 t.worker.warpgroup_step({t.pc, "setmaxnreg", get(t, i, 0, 32), 0});
         }},
         {"wgmma", PTX {
-            if (i.parts[1] == "fence") return t.worker.wgmma_fence(t.pc);
-            if (i.parts[1] == "commit_group") return t.worker.wgmma_commit(t.pc);
-            if (i.parts[1] == "wait_group")
+            if (i.words[1] == "fence") return t.worker.wgmma_fence(t.pc);
+            if (i.words[1] == "commit_group") return t.worker.wgmma_commit(t.pc);
+            if (i.words[1] == "wait_group")
                 return t.worker.wgmma_wait(unsigned(get(t, i, 0, 32)), t.pc);
             not_simulated(t.pc, "the PTX instruction " + i.opcode());
         }},
@@ -1117,6 +1156,13 @@ void PtxParser::instruction(std::string s) {
         from = dot + 1;
     }
     if (i.parts[0].empty()) i.parts.erase(i.parts.begin());  // .pragma
+    for (auto& part : i.parts) {
+        i.words.emplace_back(part);
+        int m, n, k;
+        if (sscanf(part.c_str(), "m%dn%dk%d", &m, &n, &k) == 3) i.m = m, i.n = n, i.k = k;
+    }
+    for (size_t at = i.parts.size(); at-- > 1;)
+        if (auto type = ptx_type(i.parts[at])) i.types.push_back(*type);
     auto found = instructions().find(i.parts.empty() ? "" : i.parts[0]);
     if (found == instructions().end()) {
         program.error = "the PTX instruction " + opcode;
@@ -1133,13 +1179,19 @@ void sim_ptx(const char* text, SimPtxOperand* operands, int count) {
     uintptr_t pc = CALLER;
     if (!t_worker) not_simulated(pc, "inline PTX in host code");
     static thread_local std::unordered_map<const char*, PtxProgram> programs;
-    auto found = programs.find(text);
-    if (found == programs.end())
-        found = programs.emplace(text, PtxParser().parse(text, count)).first;
-    const PtxProgram& program = found->second;
+    static thread_local const char* last_text = nullptr;
+    static thread_local const PtxProgram* last = nullptr;
+    if (text != last_text) {
+        auto found = programs.find(text);
+        if (found == programs.end())
+            found = programs.emplace(text, PtxParser().parse(text, count)).first;
+        last_text = text, last = &found->second;
+    }
+    const PtxProgram& program = *last;
     if (!program.error.empty()) not_simulated(pc, program.error + " in inline PTX");
-    uint64_t slots[160] = {};
+    uint64_t slots[160];
     if (program.slots > 160) not_simulated(pc, "inline PTX with more than 160 registers");
+    std::fill_n(slots, program.slots, 0);
     for (int i = 0; i < count; ++i) slots[i] = operands[i].bits;
     PtxThread t{program, slots, pc};
     for (int at = 0; at < int(program.instructions.size()); at = t.next) {

@@ -284,6 +284,9 @@ struct Launch {
     std::atomic<uint64_t> next{0};
     bool cooperative = false;          // all blocks run at the same time
     std::atomic<unsigned> cluster_x{1}, cluster_y{1}, cluster_z{1};  // blocks of a cluster
+    uint64_t cluster_blocks() const { return uint64_t(cluster_x) * cluster_y * cluster_z; }
+    bool has_whole_clusters = true;  // whether all blocks of a cluster run, if one of them does
+    bool asks_cluster = false;       // its block ends once the size of the clusters is known
     // Barriers of the whole grid (0) and of clusters (their number + 1): arrivals and the phase.
     struct Meeting { uint64_t arrived = 0, phase = 0; };
     std::unordered_map<uint64_t, Meeting> meetings;
@@ -346,6 +349,7 @@ uint16_t g_launch = 0;               // the number of the latest launch
 bool g_unnumbered = false;           // there were more launches than numbers: no more are watched
 bool g_cooperative = false;          // the next launch is cooperative
 dim3 g_cluster;                      // the blocks of a cluster of the next launch
+std::set<std::string> g_with_cluster_dims;  // the names of kernels with __cluster_dims__
 bool g_dependent = false;            // the next launch may begin before the latest one ends
 std::atomic<uint32_t> g_clock{0};    // the time of the last operation that synchronizes, a count
 bool g_serial = false;               // in each launch one block runs at a time
@@ -383,7 +387,7 @@ struct {                             // see time_is_up
 } g_deadline;
 std::atomic<int> g_os_threads{0};
 // The most additional workers of any GPU (see resident_blocks). With more than kCrowd of them, stacks share guard pages (see new_stack).
-constexpr int kOthers = 4 * 132, kCrowd = 16;
+constexpr int kOthers = kSimMostBlocks, kCrowd = 16;
 pthread_t g_os_thread[kOthers];
 cudaError_t g_error = cudaSuccess;
 pid_t g_process = 0;                 // this process; the kernel's file may fork another one
