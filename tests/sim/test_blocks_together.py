@@ -81,6 +81,14 @@ def test_a_sample_has_whole_clusters(explicit: bool) -> None:
 
 
 @pytest.mark.parametrize("explicit", [False, True])
+def test_all_clusters_run_although_their_blocks_have_numbers_far_apart(explicit: bool) -> None:
+    y = cluster_kernel(explicit)(torch.arange(8192.0).reshape(PROBLEM.x_shape), torch.ones(1, 1, 1, 1))
+    numbers = torch.arange(8192.0).reshape(16, 2, 4, 2, 32).transpose(1, 2).flatten(2, 3)
+    expected = numbers.roll(-1, 2).reshape(16, 4, 2, 2, 32).transpose(1, 2)
+    assert (y.flatten() == expected.flatten()).all()
+
+
+@pytest.mark.parametrize("explicit", [False, True])
 def test_a_sample_finds_what_the_last_cluster_does(explicit: bool) -> None:
     with pytest.raises(LaunchError, match="out of bounds"):
         sample_of(cluster_kernel(explicit, bug=True), 6, watch=1_000_000)

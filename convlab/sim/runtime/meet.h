@@ -6,6 +6,7 @@
 
 namespace {
 // Waits until `blocks` blocks have come to a barrier. `which` is 0 for the grid, else a cluster.
+// As many blocks begin as are needed for that.
 void Worker::meet(uint64_t which, uint64_t blocks, uintptr_t pc) {
     auto block_barrier = [&] {
         ++waiting;
@@ -23,16 +24,17 @@ void Worker::meet(uint64_t which, uint64_t blocks, uintptr_t pc) {
         Launch::Meeting& meeting = launch->meetings[which];
         uint64_t now = meeting.phase;
         if (++meeting.arrived == blocks) meeting.arrived = 0, ++meeting.phase;
-        while (meeting.phase == now) wait_for_blocks();
+        uint64_t together = which ? launch->blocks_with_a_cluster() : blocks;
+        while (meeting.phase == now) wait_for_blocks(together);
         observe(word, false, false);
         fence(false);
     }
     block_barrier();
 }
 
-// Lets other blocks run, and starts one that has not begun.
-void Worker::wait_for_blocks() {
-    start_worker(*launch);
+// Lets other blocks run, and starts one that has not begun if there are fewer than `together` of them.
+void Worker::wait_for_blocks(uint64_t together) {
+    if (uint64_t(g_os_threads) + 1 < together) start_worker(*launch);
     launch->turns.pass(number);
     launch->turns.wait(number);
 }
@@ -119,7 +121,7 @@ void* sim_map_shared(const void* pointer, unsigned rank) {
     uint64_t number = x + l.grid.x * (y + l.grid.y * z);
     if (number == w.block) return const_cast<void*>(pointer);
     if (!l.serial) needs_serial();
-    while (!l.shared_of.count(number)) w.wait_for_blocks();
+    while (!l.shared_of.count(number)) w.wait_for_blocks(l.blocks_with_a_cluster());
     return l.shared_of[number] + (static_cast<const char*>(pointer) - w.shared);
 }
 }

@@ -285,6 +285,11 @@ struct Launch {
     bool cooperative = false;          // all blocks run at the same time
     std::atomic<unsigned> cluster_x{1}, cluster_y{1}, cluster_z{1};  // blocks of a cluster
     uint64_t cluster_blocks() const { return uint64_t(cluster_x) * cluster_y * cluster_z; }
+    // How many blocks, in the order in which they begin, contain a whole cluster.
+    uint64_t blocks_with_a_cluster() const {
+        if (!chosen.empty()) return cluster_blocks();
+        return cluster_x + uint64_t(grid.x) * (cluster_y - 1 + uint64_t(grid.y) * (cluster_z - 1));
+    }
     bool has_whole_clusters = true;  // whether all blocks of a cluster run, if one of them does
     bool asks_cluster = false;       // its block ends once the size of the clusters is known
     // Barriers of the whole grid (0) and of clusters (their number + 1): arrivals and the phase.

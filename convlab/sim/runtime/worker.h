@@ -249,7 +249,7 @@ struct Worker {
 
     // meet.h
     void meet(uint64_t which, uint64_t blocks, uintptr_t pc);
-    void wait_for_blocks();
+    void wait_for_blocks(uint64_t together);
     void complete_if_done(Mbarrier& barrier);
     void bulk_aligned(uintptr_t to, uintptr_t from, int bytes, uintptr_t pc);
     void count_bulk(uintptr_t address, int bytes, Kind kind, uintptr_t pc);
