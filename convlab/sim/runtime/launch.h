@@ -85,6 +85,7 @@ void Worker::run(Launch* l) {
     std::lock_guard<std::mutex> hold(g_lock);
     add_sites(l->sites, sites, 1);
     if (l->chosen.empty()) g_counters.add(totals());
+    if (!g_counts) return;  // basic blocks have no hooks
     l->steps.resize(g_code_bytes / 4 + 1);
     for (size_t i = 0; i < l->steps.size(); ++i) l->steps[i] += steps[i];
 }
