@@ -395,11 +395,11 @@ class Checker:
         if _is_long(problem):
             if not setting.name and (sampled := self._sampled(problem)) is not None:
                 return sampled
-            twice = setting.twice and may_vary(self.kernel)
-            setting = replace(setting, twice=twice, most_watched=_MOST_WATCHED)
+            setting = replace(setting, twice=setting.twice and may_vary(self.kernel))
+        if _is_long(problem) or setting.tunables or not setting.name:
+            setting = replace(setting, most_watched=_MOST_WATCHED)
         if setting.name:
             return self._run_uncounted(problem, setting)
-        setting = replace(setting, most_watched=_MOST_WATCHED)
         most = _MOST_THREADS if self.kernel.has_workspace else _MANY_THREADS
         whole = self._run_threads(most, problem, setting)
         if whole is not None:
