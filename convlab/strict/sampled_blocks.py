@@ -64,29 +64,31 @@ _LARGE = {
 _FEW = 66
 _COSTLY = 500_000
 _OPERATIONS_OF_AN_ACCESS = 32
-# The time limit of a sample, in seconds. After it, all blocks run.
+# The time limit of a sample, in seconds. After it, all blocks run. The second one is for blocks that take long.
 _SECONDS = 20.0
+_LONG_SECONDS = 60.0
 
 
 def sampled(
-    kernel: Runnable, problem: Problem, seed: int, takes_long: bool = False
+    kernel: Runnable, problem: Problem, seed: int, takes_long: bool = False, few: bool = False
 ) -> Report | None:
     """Return the report of a sample of the blocks; None if all blocks should run.
 
-    `takes_long` says that a run of all blocks is known to take long. Raises LaunchError for an error in one of
-    the blocks.
+    `takes_long` says that a run of all blocks is known to take long, and `few` that each block does. Raises
+    LaunchError for an error in one of the blocks.
     """
     if problem.bias or problem.relu or (problem.name in _LARGE and not _is_nchw(kernel)):
         return None
-    if not (takes_long or _takes_long(kernel, problem)):
+    if not (takes_long or few or _takes_long(kernel, problem)):
         return None
     blocks = MANY_BLOCKS if takes_long else BLOCKS
+    seconds = _LONG_SECONDS if few else _SECONDS
     arena, _ = arena_for(kernel, problem, torch.Generator().manual_seed(seed))
     arena.tensors["y"].fill_(NOT_STORED)
-    trace = _run_sample(kernel, problem, arena, seed, DEFAULT_GPU, blocks)
+    trace = _run_sample(kernel, problem, arena, seed, DEFAULT_GPU, blocks, seconds)
     if trace is not None and not _reaches_limit(trace, problem, arena):
         # Some block has the last image or group. With more SMs than tiles it is the last block, which is in the sample.
-        trace = _run_sample(kernel, problem, arena, seed, WIDE, blocks)
+        trace = _run_sample(kernel, problem, arena, seed, WIDE, blocks, seconds)
     if trace is None or not _reaches_limit(trace, problem, arena):
         return None
     report = compared_blocks(ONCE, kernel, problem, arena, trace, blocks)
@@ -98,7 +100,7 @@ def sampled(
 
 
 def _run_sample(
-    kernel: Runnable, problem: Problem, arena: Any, seed: int, gpu: Gpu, blocks: int
+    kernel: Runnable, problem: Problem, arena: Any, seed: int, gpu: Gpu, blocks: int, seconds: float
 ) -> Any:
     """Return the trace of a sample of the blocks on a GPU; None if a sample cannot run, or takes too long.
 
@@ -107,7 +109,7 @@ def _run_sample(
     from ..sim.launch import simulated
 
     sample = blocks, seed
-    limits = {"watch": BLOCKS_ACCESSES, "time_limit": _SECONDS}
+    limits = {"watch": BLOCKS_ACCESSES, "time_limit": seconds}
     options = {"sample": sample, "gpu": gpu, "forgives": True, **limits}
     try:
         return simulated(kernel, problem, arena, **options)

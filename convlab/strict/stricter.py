@@ -90,9 +90,11 @@ class Strict:
         """Return the problems without those that repeat another one; all of them on a GPU."""
         return without_repeated(self.kernel, problems) if self.kernel.counts else list(problems)
 
-    def sampled(self, problem: Problem, seed: int, takes_long: bool = False) -> Report | None:
+    def sampled(
+        self, problem: Problem, seed: int, takes_long: bool = False, few: bool = False
+    ) -> Report | None:
         """Return the report of a sample of the blocks of a long problem; None if all should run."""
-        return sampled(self.kernel, problem, seed, takes_long)
+        return sampled(self.kernel, problem, seed, takes_long, few)
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
         """Yield trials with little workspace, in each setting, on other GPUs, with other values of

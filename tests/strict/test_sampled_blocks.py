@@ -8,7 +8,8 @@ import convlab
 from convlab.core.correctness import check as checking
 from convlab.core.correctness.check import Checker
 from convlab.core.correctness.report import Report
-from convlab.core.errors import TooManyThreads
+from convlab.core.correctness.setting import Setting
+from convlab.core.errors import LaunchError, TooManyThreads
 from convlab.strict import sampled_blocks
 from convlab.strict.sampled_blocks import sampled
 from tests.strangers import PARTS, SOURCE
@@ -141,3 +142,48 @@ def test_a_run_ends_before_it_starts_too_many_threads() -> None:
         launch()
     launch.most_threads = 163_840
     launch()
+
+
+WIDE_ROW = convlab.problem("limits.width_65540")
+TALL = convlab.problem("limits.height_65541")
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let no run of all blocks end in time; return the labels of the problems for which one began."""
+    runs: list[str] = []
+
+    def late(self: Checker, problem: convlab.Problem, setting: Setting) -> Report:
+        runs.append(problem.label)
+        raise LaunchError("too slow", kind="out of time")
+
+    monkeypatch.setattr(Checker, "_run_whole", late)
+    return runs
+
+
+def checker_of(**parts: str) -> Checker:
+    kernel = convlab.compile(SOURCE % (PARTS | parts), name="slow", engine="sim")
+    return Checker.of(kernel, 0, False)
+
+
+def test_of_a_problem_that_is_out_of_time_a_few_blocks_run(slow: list[str]) -> None:
+    checker = checker_of()
+    for problem in (WIDE_ROW, TALL):
+        report = checker.run_briefly(problem)
+        assert report.ok and report.unwatched == "only a sample of blocks ran"
+    assert slow == [WIDE_ROW.label]  # of the next one, no run of all blocks is tried
+
+
+def test_an_error_in_these_blocks_is_found(slow: list[str]) -> None:
+    report = checker_of(last="if (idx + 1 == total) sum += 1;").run_briefly(WIDE_ROW)
+    assert not report.ok and "incorrect" in report.first_failure
+
+
+def test_sums_that_several_blocks_add_to_stay_out_of_time(slow: list[str]) -> None:
+    with pytest.raises(LaunchError, match="too slow"):
+        checker_of(header="// atomics: yes", last="atomicAdd(&out[idx], sum); return;").run_briefly(WIDE_ROW)
+
+
+def test_a_small_problem_stays_out_of_time(slow: list[str]) -> None:
+    with pytest.raises(LaunchError, match="too slow"):
+        checker_of().run_briefly(convlab.problem("awkward.primes"))

@@ -301,6 +301,8 @@ class Checker:
     as_found: Callable[[Report], object] | None = None
     # The time that crashes, hangs and runs out of time have taken.
     seconds_lost: float = field(default=0.0)
+    # Whether a long problem ran out of time. Then of the next ones only a few blocks run.
+    is_slow: bool = field(default=False)
 
     @classmethod
     def of(
@@ -389,9 +391,32 @@ class Checker:
         return report if plain.ok else plain
 
     def run_briefly(self, problem: Problem, setting: Setting = ORDINARY) -> Report:
-        """Check one problem of the default check; run a long one once on the simulator."""
+        """Check one problem of the default check; run a long one once on the simulator.
+
+        If that takes too long, a few of its blocks run instead.
+        """
         if not self.kernel.counts or setting.fits_any:
             return self.run(problem, setting)
+        if setting.name or not _is_long(problem):
+            return self._run_whole(problem, setting)
+        if self.is_slow and (sample := self._few_blocks(problem)) is not None:
+            return sample
+        try:
+            return self._run_whole(problem, setting)
+        except LaunchError as error:
+            sample = self._few_blocks(problem) if error.kind == "out of time" else None
+            if sample is None:
+                raise
+            self.is_slow = True
+            return sample
+
+    def _few_blocks(self, problem: Problem) -> Report | None:
+        """Return the report of a few blocks of a long problem; None if their outputs cannot be compared."""
+        sample = self._sampled(problem, few=True)
+        return None if sample is None or (sample.ok and sample.compared == NOTHING_COMPARED) else sample
+
+    def _run_whole(self, problem: Problem, setting: Setting) -> Report:
+        """Check one problem on the simulator with all blocks, unless these are very many threads."""
         if _is_long(problem):
             if not setting.name and (sampled := self._sampled(problem)) is not None:
                 return sampled
@@ -423,11 +448,13 @@ class Checker:
         """Check one problem without counts, which is faster, and then with them if it is incorrect."""
         return uncounted_first(partial(self.run, problem), setting)
 
-    def _sampled(self, problem: Problem, takes_long: bool = False) -> Report | None:
+    def _sampled(
+        self, problem: Problem, takes_long: bool = False, few: bool = False
+    ) -> Report | None:
         """Return the report of a sample of the blocks, where that is enough; None if all should run."""
         try:
             with explained(self.kernel.name):
-                report = self.stricter.sampled(problem, self.seed, takes_long)
+                report = self.stricter.sampled(problem, self.seed, takes_long, few)
         except ConvlabError as error:
             error.problem = problem
             raise

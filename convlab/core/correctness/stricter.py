@@ -27,10 +27,12 @@ class Stricter(Protocol):
     def needed(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return the problems without those that show nothing more about the kernel."""
 
-    def sampled(self, problem: Problem, seed: int, takes_long: bool = False) -> Report | None:
+    def sampled(
+        self, problem: Problem, seed: int, takes_long: bool = False, few: bool = False
+    ) -> Report | None:
         """Return the report of a sample of the blocks, where that is enough; None if all should run.
 
-        `takes_long` says that a run of all blocks is known to take long.
+        `takes_long` says that a run of all blocks is known to take long, and `few` that each block does.
         """
 
     def trials(self, reports: Sequence[Report]) -> Iterator[Sequence[Trial]]:
@@ -57,7 +59,9 @@ class Plain:
         """Return all problems."""
         return list(problems)
 
-    def sampled(self, problem: Problem, seed: int, takes_long: bool = False) -> Report | None:
+    def sampled(
+        self, problem: Problem, seed: int, takes_long: bool = False, few: bool = False
+    ) -> Report | None:
         """Return None: all blocks run."""
         return None
 
