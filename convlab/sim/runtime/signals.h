@@ -59,7 +59,11 @@ void on_terminate() {
     stopped(how);
 }
 
+std::atomic<bool> g_time_is_up{false};
+
 void on_signal(int number, siginfo_t* info, void* context) {
+    // The time limit stopped the run wherever it was, so what happens then is no mistake of the kernel.
+    if (g_time_is_up) end(78);
     auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
     uintptr_t pc = code_address(machine);
     auto address = uintptr_t(info->si_addr);
@@ -112,8 +116,7 @@ double clock_seconds(clockid_t clock) {
 // of the launch. On a busy machine a stall is one of CPU seconds. A process that sleeps uses none;
 // then all seconds count.
 bool time_is_up() {
-    static std::atomic<bool> up{false};
-    if (up) return true;
+    if (g_time_is_up) return true;
     auto& d = g_deadline;
     double used = clock_seconds(CLOCK_PROCESS_CPUTIME_ID), cpu = used - d.used;
     double at_work = cpu < d.tick / 50 ? d.tick : std::min(cpu, d.tick);
@@ -122,7 +125,7 @@ bool time_is_up() {
     d.total += at_work, d.used = used, d.ended = ended;
     bool stalled = d.quiet > 0.9 * d.stall;
     if (!stalled && clock_seconds(CLOCK_MONOTONIC) < d.until) return false;
-    if (up.exchange(true)) return true;
+    if (g_time_is_up.exchange(true)) return true;
     // The signal may have arrived in malloc or in `report`. So nothing is allocated or locked here.
     // If what follows this function blocks, the host process ends this one (host.py).
     char line[600];
@@ -152,7 +155,8 @@ void on_alarm(int, siginfo_t*, void* context) {
     const Access* row = w->is_counted ? w->row_of(w->current) : nullptr;
     uint16_t site = !w->is_watched ? 0 : !row ? w->last_access.site()
                     : (w->next_entry != row ? w->next_entry[-1] : row[kLog - 1]).site();
-    uintptr_t known = site ? w->sites[site].pc : w->step_at;
+    // Before a thread's first access its log may hold anything.
+    uintptr_t known = site && site < w->sites.size() ? w->sites[site].pc : w->step_at;
     if (known && !(dladdr(reinterpret_cast<void*>(pc), &at_signal) &&
                    dladdr(reinterpret_cast<void*>(known), &known_function) &&
                    at_signal.dli_saddr && at_signal.dli_saddr == known_function.dli_saddr))
