@@ -228,8 +228,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F, int th
     int fit = shared_bytes > size_t(gpu.shared_optin) ? 0 : each ? int(gpu.shared_bytes / each) : 32;
     int by_threads = int(gpu.threads) / ((threads + 31) / 32 * 32);
     // Registers are not known here. A kernel that starts as many blocks as the GPU holds has to get them all.
-    int most = std::max(1, kSimMostBlocks / int(gpu.sms));
-    return *blocks = std::min({by_threads, int(gpu.blocks), fit, most}), cudaSuccess;
+    if (fit >= by_threads) fit = std::min(by_threads, std::max(1, kSimMostBlocks / int(gpu.sms)));
+    return *blocks = std::min(int(gpu.blocks), fit), cudaSuccess;
 }
 template <typename F>
 cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F kernel,
