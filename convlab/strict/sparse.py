@@ -112,6 +112,8 @@ WIDE = dataclasses.replace(DEFAULT_GPU, name="a GPU of a million SMs", sms=1 << 
 # In the first of the two runs, a kernel has so many bytes of workspace if that is enough: an image of
 # the second line of `_LARGE` as columns, but not two.
 _LITTLE_WORKSPACE = 12_000_000
+# So many calls of cuBLAS take long.
+_MANY_CALLS = 1000
 # At most this many elements of a block's range are filled, or compared.
 _RANGE = 1 << 20
 # A larger tensor is filled only where the kernel accesses it.
@@ -475,9 +477,12 @@ def _examine_whole(
 def _run_in_pieces(run: Callable[[Runnable], Any], kernel: Runnable, problem: Problem) -> Any:
     """Run a kernel that computes several images, or parts of them, one after another if it can.
 
-    Not where the sums are long: there it would take seconds, and other problems show the same.
+    Not where the sums are long, or where a kernel calls cuBLAS for each of many groups: there it would take
+    seconds, and other problems show the same.
     """
-    if not kernel.has_workspace or problem in map(named_problem, _IN_PARTS):
+    calls_cublas = any("cublas" in text for text in kernel.texts.values())
+    takes_long = problem in map(named_problem, _IN_PARTS) or (calls_cublas and problem.groups > _MANY_CALLS)
+    if takes_long or not kernel.has_workspace:
         return run(kernel)
     try:
         return run(kernel.limited(_LITTLE_WORKSPACE))
