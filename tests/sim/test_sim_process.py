@@ -15,6 +15,7 @@ import torch
 
 import convlab
 from convlab.core.errors import BuildError, LaunchError
+from convlab.core.kernel import abi
 from convlab.core.machine import child, toolchain
 from convlab.core.problem.format import parse_format
 from convlab.core.problem.problem import Problem
@@ -145,6 +146,21 @@ def test_a_killed_host_process_is_no_endless_loop() -> None:
         run(kernel("kill(getppid(), SIGKILL); for (;;) pause();"))
     assert caught.value.kind == "host crash"
     assert works()
+
+
+@pytest.mark.parametrize(
+    "spec, output, least, most",
+    [
+        ("N1 C65537 H1 W1 K1 R1 S1", "y", 200, 300),
+        ("N2 C3 H9 W9 K4 R3 S3 p1", "y", 0, 1),
+        ("N2 C3 H9 W9 K65537 R1 S1 data_gradient", "dx", 200, 300),
+        ("N2 C3 H180 W180 K4 R1 S1 weight_gradient", "dw", 200, 300),
+    ],
+)
+def test_a_block_with_a_long_sum_may_take_long(spec: str, output: str, least: float, most: float) -> None:
+    """A tile of outputs takes as long as if all of them existed; only after that a block is endless."""
+    problem = abi.integers(convlab.problem(spec).variables())
+    assert least <= simulation._slowest(problem, {}, output) <= most
 
 
 def test_an_endless_loop_is_reported_with_its_progress() -> None:
