@@ -492,7 +492,7 @@ _Y = "y + (n * conv.K + k) * PQ + m, int(PQ), conv.K * PQ, images"
 BATCHED = _of(
     "02c_im2col_batched",
     _m("filter_per_image", "the filter has a stride in the batch, as if each image had its own",
-       ("int(gemm_k), 0}", "int(gemm_k), K_group * gemm_k}"), **_HANDLE),
+       ("int(gemm_k), 0}", "int(gemm_k), K_group * gemm_k}"), sim=FAULT, at=(_CALL,), **_HANDLE),
     _m("group_filter_dropped", "each group uses the first group's filters",
        ("w + k * gemm_k", "w")),
     _m("batch_of_columns", "images' matrices are taken to lie one after the other",
