@@ -196,7 +196,7 @@ def _declaration(blank: str, match: re.Match[str]) -> str:
 def _type_and_variables(blank: str, match: re.Match[str]) -> Iterator[tuple[int, int, str]]:
     """Yield the edits that separate a type from the ``__shared__`` variables whose declaration defines it."""
     open_at = match.start("open")
-    close = _closing_brace(blank, open_at)
+    close = _closing(blank, open_at)
     end = blank.find(";", close)
     if close < 0 or end < 0:
         raise ValueError(_READABLE)
@@ -283,7 +283,10 @@ def _cluster_dims(blank: str) -> Iterator[tuple[int, int, str]]:
     """Yield the edits that give a kernel with ``__cluster_dims__`` a first statement that says so, and list it."""
     for clause in re.finditer(r"\b__cluster_dims__\s*(\([^()]*(?:\([^()]*\)[^()]*)*\))", blank):
         depth = 0
+        parameters = clause.end()
         for at in range(clause.end(), len(blank)):
+            if blank[at] == "(" and not depth:
+                parameters = at
             depth += (blank[at] == "(") - (blank[at] == ")")
             if not depth and blank[at] in ";{":
                 break
@@ -291,32 +294,10 @@ def _cluster_dims(blank: str) -> Iterator[tuple[int, int, str]]:
             continue
         if blank[at] == "{" and clause[1] != "()":
             yield at + 1, at + 1, f" sim_cluster_dims{clause[1]};"
-            end = _closing_brace(blank, at)
-            names = re.findall(r"(\w+)\s*\(", _without_parentheses(blank[clause.end() : at]))
-            if names and end >= 0:
-                yield end + 1, end + 1, f' SIM_HAS_CLUSTER_DIMS("{names[-1]}");'
-
-
-def _closing_brace(blank: str, opening: int) -> int:
-    """Return the place of the brace that closes one; -1 if there is none."""
-    depth = 0
-    for at in range(opening, len(blank)):
-        depth += (blank[at] == "{") - (blank[at] == "}")
-        if not depth:
-            return at
-    return -1
-
-
-def _without_parentheses(text: str) -> str:
-    """Return a text without what is inside of parentheses."""
-    depth = 0
-    kept = []
-    for char in text:
-        depth -= char == ")"
-        if depth == 0:
-            kept.append(char)
-        depth += char == "("
-    return "".join(kept)
+            end = _closing(blank, at)
+            name = re.search(r"(\w+)\s*$", blank[clause.end() : parameters])
+            if name and end >= 0:
+                yield end + 1, end + 1, f' SIM_HAS_CLUSTER_DIMS("{name[1]}");'
 
 
 def struct_functions(source: str) -> set[str]:
@@ -426,14 +407,22 @@ def _ptx(source: str, blank: str, word: re.Match[str]) -> tuple[int, int, str]:
     return word.start(), closing + 1, text + newline * max(lost, 0)
 
 
-def _matching(blank: str, opening: int) -> int:
-    """Return the position of the bracket that closes the one at `opening`."""
+def _closing(blank: str, opening: int) -> int:
+    """Return the position of the bracket that closes the one at `opening`; -1 if there is none."""
     depth = 0
     for at in range(opening, len(blank)):
         depth += (blank[at] in "([{") - (blank[at] in ")]}")
         if not depth:
             return at
-    raise ValueError("this asm statement has no closing bracket")
+    return -1
+
+
+def _matching(blank: str, opening: int) -> int:
+    """Return the position of the bracket that closes the one at `opening`, in an ``asm`` statement."""
+    at = _closing(blank, opening)
+    if at < 0:
+        raise ValueError("this asm statement has no closing bracket")
+    return at
 
 
 def _at_top(blank: str, start: int, end: int, separator: str) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.builds.build import uses_cublas
 from ..core.correctness import reference
 from ..core.correctness.examine import compared_once, reported
 from ..core.correctness.output import OutputComparison
@@ -480,8 +481,8 @@ def _run_in_pieces(run: Callable[[Runnable], Any], kernel: Runnable, problem: Pr
     Not where the sums are long, or where a kernel calls cuBLAS for each of many groups: there it would take
     seconds, and other problems show the same.
     """
-    calls_cublas = any("cublas" in text for text in kernel.texts.values())
-    takes_long = problem in map(named_problem, _IN_PARTS) or (calls_cublas and problem.groups > _MANY_CALLS)
+    has_many_calls = problem.groups > _MANY_CALLS and uses_cublas(kernel.texts.values())
+    takes_long = problem in map(named_problem, _IN_PARTS) or has_many_calls
     if takes_long or not kernel.has_workspace:
         return run(kernel)
     try:

@@ -1,7 +1,7 @@
 """Build a CUDA source with nvcc: from source and flags to a library in the cache."""
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def _build_cuda(source: Source, defines: list[str], arch: str) -> Build:
             source.for_nvcc.marked + _FOOTER,
             flags,
             _includes(source),
-            libraries=["-lcublas"] if _uses_cublas(source) else [],
+            libraries=["-lcublas"] if uses_cublas(_texts(source)) else [],
             library_folders=[toolchain.link_dir()],
             cuda=cuda,
             entry=source.entry,
@@ -104,13 +104,17 @@ def nvcc_flags(arch: str) -> list[str]:
 
 def _includes(source: Source) -> list[Path]:
     includes = [source.folder, KERNEL_DIR]
-    if _uses_cublas(source):
+    if uses_cublas(_texts(source)):
         includes.append(toolchain.cublas_include() or CUBLAS_DECLARATIONS)
     return includes
 
 
-def _uses_cublas(source: Source) -> bool:
-    texts = [source.text, *(text for _, text in source.headers().values())]
+def _texts(source: Source) -> list[str]:
+    return [source.text, *(text for _, text in source.headers().values())]
+
+
+def uses_cublas(texts: Iterable[str]) -> bool:
+    """Return whether one of a kernel's files includes the header of cuBLAS."""
     return any("cublas_v2.h" in text for text in texts)
 
 

@@ -417,11 +417,12 @@ class Checker:
 
     def _run_whole(self, problem: Problem, setting: Setting) -> Report:
         """Check one problem on the simulator with all blocks, unless these are very many threads."""
-        if _is_long(problem):
+        is_long = _is_long(problem)
+        if is_long:
             if not setting.name and (sampled := self._sampled(problem)) is not None:
                 return sampled
             setting = replace(setting, twice=setting.twice and may_vary(self.kernel))
-        if _is_long(problem) or setting.tunables or not setting.name:
+        if is_long or setting.tunables or not setting.name:
             setting = replace(setting, most_watched=_MOST_WATCHED)
         if setting.name:
             return self._run_uncounted(problem, setting)

@@ -200,20 +200,6 @@ void ask_cluster(Launch& launch) {
     launch.cluster_z = asking.cluster_z.load();
 }
 
-// Returns the numbers of the blocks of a cluster.
-std::vector<uint64_t> blocks_of_cluster(const Launch& launch, uint64_t cluster) {
-    dim3 size{launch.cluster_x, launch.cluster_y, launch.cluster_z};
-    dim3 clusters{launch.grid.x / size.x, launch.grid.y / size.y, launch.grid.z / size.z};
-    uint3 at = Launch::index(cluster, clusters);
-    std::vector<uint64_t> blocks;
-    for (uint64_t rank = 0; rank < launch.cluster_blocks(); ++rank) {
-        uint3 in = Launch::index(rank, size);
-        uint64_t x = at.x * size.x + in.x, y = at.y * size.y + in.y, z = at.z * size.z + in.z;
-        blocks.push_back(x + launch.grid.x * (y + launch.grid.y * z));
-    }
-    return blocks;
-}
-
 // Chooses the blocks of a launch to simulate: all; or the recorded one; or a random sample of its clusters, most of
 // which are single blocks. Each sample of that size is equally likely (R. Floyd's algorithm; random numbers by
 // splitmix64).
@@ -246,8 +232,10 @@ void choose(Launch& launch) {
         std::vector<uint64_t> order(numbers.begin(), numbers.end());
         // With a limit of accesses the first and the last one come first: the others may not run.
         if (g_most_watched && wanted > 1) std::swap(order[1], order.back());
+        dim3 across{launch.grid.x / launch.cluster_x, launch.grid.y / launch.cluster_y, launch.grid.z / launch.cluster_z};
         for (uint64_t cluster : order)
-            for (uint64_t block : blocks_of_cluster(launch, cluster)) launch.chosen.push_back(block);
+            for (uint64_t rank = 0; rank < size; ++rank)
+                launch.chosen.push_back(launch.block_in(Launch::index(cluster, across), rank));
         launch.runs = launch.chosen.size();
         launch.weight = double(launch.blocks) / double(launch.runs);
     }

@@ -114,11 +114,7 @@ void* sim_map_shared(const void* pointer, unsigned rank) {
         fault("illegal address", CALLER, "block %u of a cluster of %lu blocks", rank,
               l.cluster_blocks());
     if (!l.has_whole_clusters) not_simulated(CALLER, "a part of the blocks of a cluster");
-    uint3 c = cluster_of(l);
-    uint64_t x = c.x * l.cluster_x + rank % l.cluster_x;
-    uint64_t y = c.y * l.cluster_y + rank / l.cluster_x % l.cluster_y;
-    uint64_t z = c.z * l.cluster_z + rank / l.cluster_x / l.cluster_y;
-    uint64_t number = x + l.grid.x * (y + l.grid.y * z);
+    uint64_t number = l.block_in(cluster_of(l), rank);
     if (number == w.block) return const_cast<void*>(pointer);
     if (!l.serial) needs_serial();
     while (!l.shared_of.count(number)) w.wait_for_blocks(l.blocks_with_a_cluster());

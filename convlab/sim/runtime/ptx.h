@@ -402,8 +402,7 @@ uint64_t product(const PtxInstruction& i, uint64_t a, uint64_t b, bool is_signed
 void multiply_add(PtxThread& t, const PtxInstruction& i) {
     const PtxType& type = i.type();
     bool adds = i.words[0] != "mul";
-    if (type.is_real && type != "f64" && i.words[0] != "mul" && type.bits == 32 &&
-        type == "f32")
+    if (adds && type == "f32")
         return with_reals(t, i, 3, [](double* x) {
             return double(std::fma(float(x[0]), float(x[1]), float(x[2])));
         });

@@ -285,6 +285,13 @@ struct Launch {
     bool cooperative = false;          // all blocks run at the same time
     std::atomic<unsigned> cluster_x{1}, cluster_y{1}, cluster_z{1};  // blocks of a cluster
     uint64_t cluster_blocks() const { return uint64_t(cluster_x) * cluster_y * cluster_z; }
+    // The number of the block that has a rank in a cluster.
+    uint64_t block_in(const uint3& cluster, uint64_t rank) const {
+        dim3 size{cluster_x, cluster_y, cluster_z};
+        uint3 in = index(rank, size);
+        uint64_t x = cluster.x * size.x + in.x, y = cluster.y * size.y + in.y, z = cluster.z * size.z + in.z;
+        return x + grid.x * (y + grid.y * z);
+    }
     // How many blocks, in the order in which they begin, contain a whole cluster.
     uint64_t blocks_with_a_cluster() const {
         if (!chosen.empty()) return cluster_blocks();
