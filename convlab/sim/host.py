@@ -35,8 +35,8 @@ _MOST_FILLED = 1 << 20
 # A run ends itself at its time limit, unless the signal arrived where it may not report anything. The
 # host process ends it after so many more seconds.
 _GRACE = 2.0
-# How often it is looked how much memory a run has, in seconds. A run that has more than the first share of the
-# machine's memory is ended when less than the second share is left.
+# A run's memory is measured every so many seconds. A run that has more than the first share of the machine's memory
+# is ended when less than the second share is left.
 _MEMORY_SECONDS = 0.25
 _LARGE_SHARE = 0.25
 _LEAST_LEFT = 0.08

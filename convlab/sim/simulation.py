@@ -31,8 +31,8 @@ from .trace import Trace
 TIME_LIMIT = 120.0
 STALL_LIMIT = 20.0
 # Multiply-adds that the slowest kernels simulate in a second. A block that has run for longer than
-# the whole convolution takes at this speed makes no progress. Also of few outputs, a block may compute a
-# tile of this many.
+# the whole convolution takes at this speed makes no progress. A block may compute a tile of this many
+# outputs, even if the problem has fewer.
 _SLOWEST_MACS = 1_000_000
 _TILE = 64 * 64
 # The exit status of a run that exceeded a limit.
